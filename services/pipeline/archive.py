@@ -5,6 +5,9 @@
     LAKE/_raylay/pending.json       a stretch that is verified and is being moved into its place
     LAKE/_raylay/staging/           what is being written and verified
 
+`compact` writes the small files of a partition into one, in the same way; `expire` leaves out whole
+days. Files that the manifest no longer names stay for a while, for readers that have begun.
+
 A stretch of the log is written aside, read back and compared with the journal by count and
 checksum; then one durable file says which files belong where, they are moved, and the manifest is
 replaced. A job that is killed at any point leaves a stretch either not begun, or pending: the next
@@ -22,14 +25,20 @@ whole in the column `long_topic`.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+import itertools
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import xor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +80,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("raylay.pipeline")
 
 CHUNK_RECORDS_DEFAULT = 5_000_000
-LAKE_VERSION = 1
+SMALL_BYTES_DEFAULT = 64 * 1024 * 1024
+KEEP_S_DEFAULT = 24 * 3600.0
+LAKE_VERSION = 2
 _SHORTENED = re.compile(r"/topic=[^/]*~[0-9a-f]{16}/")
 MESSAGES = "messages"
 META = "_raylay"
@@ -114,6 +125,8 @@ class _Pending:
     stretch: ArchivedStretch
     moves: list[list[str]]
     """Moves of files: each a path below staging and a path below messages."""
+    merges: bool = False
+    """Whether the stretch takes the place of those that lie within it."""
 
 
 @dataclass(slots=True)
@@ -136,8 +149,28 @@ class ArchiveSummary:
 
 
 @dataclass(slots=True)
+class UpkeepSummary:
+    """The result of `compact` or `expire`.
+
+    Attributes:
+        files_before, files: number of files in the manifest before and after.
+        records: number of records that were written anew, or expired.
+        removed_files: number of files that were left out earlier and are now removed from disk.
+    """
+
+    files_before: int
+    files: int = 0
+    records: int = 0
+    removed_files: int = 0
+
+
+@dataclass(slots=True)
 class Lake:
     """The manifest of a lake.
+
+    Attributes:
+        retired: files that are no longer part of the lake, and the time in seconds since 1970 from
+            which they were not.
 
     Raises:
         StorageError: on `opened`: the manifest cannot be read, or is of another version.
@@ -145,6 +178,12 @@ class Lake:
 
     directory: Path
     stretches: dict[str, list[ArchivedStretch]] = field(default_factory=dict)
+    retired: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[str]:
+        """Returns the lake's files, as paths below `messages`."""
+        return [name for known in self.stretches.values() for each in known for name in each.files]
 
     @property
     def meta(self) -> Path:
@@ -176,6 +215,7 @@ class Lake:
                 key: [ArchivedStretch(**each) for each in stretches]
                 for key, stretches in found["stretches"].items()
             }
+            lake.retired = found["retired"]
         pending = _read(lake.meta / "pending.json")
         if pending is not None:
             stretch = ArchivedStretch(**pending.pop("stretch"))
@@ -188,8 +228,10 @@ class Lake:
         stretches = self.stretches.get(key)
         return stretches[-1].last_txid if stretches else 0
 
-    def take(self, key: str, stretch: ArchivedStretch, moves: list[list[str]]) -> None:
-        pending = _Pending(key, stretch, moves)
+    def take(
+        self, key: str, stretch: ArchivedStretch, moves: list[list[str]], *, merges: bool = False
+    ) -> None:
+        pending = _Pending(key, stretch, moves, merges)
         write_durably(self.meta / "pending.json", json.dumps(asdict(pending)).encode() + b"\n")
         fault_point("archive.pending")
         self._move(pending)
@@ -214,19 +256,55 @@ class Lake:
                 sync_directory(folder)
                 folder = folder.parent
         known = self.stretches.setdefault(pending.key, [])
-        if not known or known[-1].last_txid < pending.stretch.last_txid:
+        if pending.merges:
+            self._merge(known, pending.stretch)
+        elif not known or known[-1].last_txid < pending.stretch.last_txid:
             known.append(pending.stretch)
+        self.save()
+        (self.meta / "pending.json").unlink(missing_ok=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def _merge(self, known: list[ArchivedStretch], stretch: ArchivedStretch) -> None:
+        first, last = stretch.first_txid, stretch.last_txid
+        within = [each for each in known if first <= each.first_txid and each.last_txid <= last]
+        self.retire(name for each in within for name in each.files if name not in stretch.files)
+        at = known.index(within[0])
+        known[at : at + len(within)] = [stretch]
+
+    def retire(self, names: Iterable[str]) -> None:
+        self.retired |= dict.fromkeys(names, time.time())
+
+    def save(self) -> None:
+        """Replaces the manifest."""
         content = {
             "version": LAKE_VERSION,
             "stretches": {
                 key: [asdict(stretch) for stretch in stretches]
                 for key, stretches in self.stretches.items()
             },
+            "retired": self.retired,
         }
         write_durably(self.meta / "manifest.json", json.dumps(content).encode() + b"\n")
         fault_point("archive.manifest")
-        (self.meta / "pending.json").unlink(missing_ok=True)
-        shutil.rmtree(self.staging, ignore_errors=True)
+
+    def sweep(self, keep_s: float) -> int:
+        """Removes files that have not been part of the lake for `keep_s` seconds. Returns their
+        number."""
+        until_s = time.time() - keep_s
+        gone = [name for name, at_s in self.retired.items() if at_s <= until_s]
+        for name in gone:
+            path = self.messages / name
+            path.unlink(missing_ok=True)
+            fault_point("archive.removed")
+            for folder in path.parents:
+                if folder == self.messages or (folder.is_dir() and any(folder.iterdir())):
+                    break
+                if folder.is_dir():
+                    folder.rmdir()
+            del self.retired[name]
+        if gone:
+            self.save()
+        return len(gone)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -477,6 +555,43 @@ def _write(
         .withColumn("date", F.to_date("receive_time"))
     )
     rows = _with_short_topics(rows, _names_any_file(spark))
+    what = f"transaction ids {after + 1} to {last} of {place.journal}"
+    expected, written = _staged(spark, lake, rows, what)
+    damaged: list[int] = []
+    damage: list[str] = []
+    if on_corrupt == "skip":
+        sound, damaged, damage = _looked_at(spark, place, after, last)
+        if sound != expected[0]:
+            raise CorruptRecord(
+                f"{place.journal}: of transaction ids {after + 1} to {last} {expected[0]} "
+                f"records were read at first, and {sound} at a second read: nothing was "
+                "archived; check the disk and run the job again",
+                place.journal,
+            )
+    name = f"{identity}-{after + 1:016x}-{last:016x}"
+    moves = []
+    for number, path in enumerate(written):
+        inside = path.relative_to(lake.staging / "out")
+        moves.append(
+            [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
+        )
+    with place.reader() as reader:
+        end = record_told(reader, last)
+    stretch = ArchivedStretch(
+        after + 1, last, *expected, [target for _, target in moves], damaged, end
+    )
+    lake.take(f"{place.instance}/{identity}", stretch, moves)
+    return stretch, damage
+
+
+def _staged(
+    spark: SparkSession, lake: Lake, rows: DataFrame, what: str
+) -> tuple[tuple[int, int], list[Path]]:
+    """Writes rows aside, durably, and reads them back. Returns their fingerprint and the files.
+
+    Raises:
+        CorruptRecord: the files hold something else than was written.
+    """
     shutil.rmtree(lake.staging, ignore_errors=True)
     out = lake.staging / "out"
     expected = _written(rows, out)
@@ -493,36 +608,12 @@ def _write(
     found = _fingerprint(back)
     if expected != found:
         raise CorruptRecord(
-            f"{out}: transaction ids {after + 1} to {last} of {place.journal} are {expected[0]} "
+            f"{out}: {what} are {expected[0]} "
             f"records of checksum {expected[1]}, but the written files hold {found[0]} of "
             f"checksum {found[1]}: nothing was archived; check the disk and run the job again",
             str(out),
         )
-    damaged: list[int] = []
-    damage: list[str] = []
-    if on_corrupt == "skip":
-        sound, damaged, damage = _looked_at(spark, place, after, last)
-        if sound != expected[0]:
-            raise CorruptRecord(
-                f"{place.journal}: of transaction ids {after + 1} to {last} {expected[0]} "
-                f"records were read at first, and {sound} at a second read: nothing was "
-                "archived; check the disk and run the job again",
-                place.journal,
-            )
-    name = f"{identity}-{after + 1:016x}-{last:016x}"
-    moves = []
-    for number, path in enumerate(written):
-        inside = path.relative_to(out)
-        moves.append(
-            [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
-        )
-    with place.reader() as reader:
-        end = record_told(reader, last)
-    stretch = ArchivedStretch(
-        after + 1, last, *expected, [target for _, target in moves], damaged, end
-    )
-    lake.take(f"{place.instance}/{identity}", stretch, moves)
-    return stretch, damage
+    return expected, written
 
 
 def _looked_at(
@@ -628,7 +719,7 @@ def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
     directory = Path(lake_directory).absolute()
     found = _read(directory / META / "manifest.json")
     files = [
-        str(directory / MESSAGES / name)
+        name
         for stretches in (found or {}).get("stretches", {}).values()
         for stretch in stretches
         for name in stretch["files"]
@@ -637,16 +728,161 @@ def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
         raise StorageError(f"{directory} holds no archived messages", str(directory))
     from pyspark.sql import functions as F
 
-    from raylay.services.pipeline.tables.source import DDL_OF
-
-    # With its types given, no partition is taken for a number by its name.
-    schema = ", ".join(f"{name} {DDL_OF[kind]}" for name, kind in COLUMNS.items())
-    rows = (
-        spark.read.schema(f"{schema}, {LONG_TOPIC} STRING, date DATE")
-        .option("basePath", str(directory / MESSAGES))
-        .parquet(*files)
-    )
+    rows = _of_files(spark, directory, files)
     if any(_SHORTENED.search(name) for name in files):
         # Only then: Spark passes over the folders of other topics by the bare column alone.
         rows = rows.withColumn("topic", F.coalesce(LONG_TOPIC, "topic"))
     return rows.select(*COLUMNS, "date")
+
+
+def _of_files(spark: SparkSession, directory: Path, files: list[str]) -> DataFrame:
+    """Returns the rows of files of a lake, with `topic` as their directories have it."""
+    from raylay.services.pipeline.tables.source import DDL_OF
+
+    # With its types given, no partition is taken for a number by its name.
+    schema = ", ".join(f"{name} {DDL_OF[kind]}" for name, kind in COLUMNS.items())
+    messages = directory / MESSAGES
+    return (
+        spark.read.schema(f"{schema}, {LONG_TOPIC} STRING, date DATE")
+        .option("basePath", str(messages))
+        .parquet(*(str(messages / name) for name in files))
+    )
+
+
+# -- upkeep --------------------------------------------------------------------------------------
+@contextmanager
+def _upkeep(lake_directory: str | Path, keep_s: float) -> Iterator[tuple[Lake, UpkeepSummary]]:
+    """Opens a lake for one job, which no other job then changes."""
+    directory = Path(lake_directory).absolute()
+    if not (directory / META / "manifest.json").is_file():
+        raise StorageError(f"{directory} holds no archived messages", str(directory))
+    try:
+        with FileLock(directory / META / "lock"):
+            lake = Lake.opened(directory)
+            summary = UpkeepSummary(len(lake.files))
+            summary.removed_files = lake.sweep(keep_s)
+            yield lake, summary
+            summary.removed_files += lake.sweep(keep_s)
+            summary.files = len(lake.files)
+    except OSError as error:
+        where = error.filename or directory
+        raise StorageError(f"{where} cannot be written: {error.strerror}", str(where)) from None
+
+
+def compact(
+    spark: SparkSession,
+    lake_directory: str | Path,
+    *,
+    small_bytes: int = SMALL_BYTES_DEFAULT,
+    keep_s: float = KEEP_S_DEFAULT,
+    progress: Callable[[str], None] = lambda line: None,
+) -> UpkeepSummary:
+    """Writes the small files of each instance, topic and date into one.
+
+    Args:
+        small_bytes: files of fewer bytes are small.
+        keep_s: time in seconds for which the files that were replaced stay, for readers that have
+            begun.
+
+    Raises:
+        StorageLocked: another job changes this lake.
+        StorageError: the lake lacks a file or cannot be written.
+        CorruptRecord: the written files differ from those that they replace.
+    """
+    with _upkeep(lake_directory, keep_s) as (lake, summary):
+        for key, known in list(lake.stretches.items()):
+            summary.records += _compact_one(spark, lake, key, known, small_bytes)
+            progress(f"{key}: {summary.records:,} records written anew")
+    return summary
+
+
+def _compact_one(
+    spark: SparkSession, lake: Lake, key: str, known: list[ArchivedStretch], small_bytes: int
+) -> int:
+    by_folder: dict[str, list[str]] = {}
+    for name in (name for each in known for name in each.files):
+        try:
+            if (lake.messages / name).stat().st_size < small_bytes:
+                by_folder.setdefault(str(Path(name).parent), []).append(name)
+        except FileNotFoundError:
+            raise _unreadable(lake, f"lacks {name}") from None
+    old = [name for names in by_folder.values() if len(names) > 1 for name in names]
+    if not old:
+        return 0
+    held: int = sum(pq.read_metadata(lake.messages / name).num_rows for name in old)
+    rows = _of_files(spark, lake.directory, old).repartition(*PARTITIONED_BY)
+    rows = rows.sortWithinPartitions(*PARTITIONED_BY, "txid")
+    expected, written = _staged(spark, lake, rows, f"files of {key}")
+    if expected[0] != held:
+        raise _unreadable(lake, f"has {held} records in files of {key}, but {expected[0]} are read")
+    first, last = known[0].first_txid, known[-1].last_txid
+    _, _, identity = key.rpartition("/")
+    moves = []
+    for path in written:
+        folder = path.relative_to(lake.staging / "out").parent
+        names = (f"{identity}-{first:016x}-{last:016x}-{n}.parquet" for n in itertools.count())
+        name = next(name for name in names if not (lake.messages / folder / name).exists())
+        moves.append([str(path.relative_to(lake.staging)), str(folder / name)])
+    gone = set(old)
+    merged = ArchivedStretch(
+        first,
+        last,
+        sum(each.rows for each in known),
+        reduce(xor, (each.checksum for each in known)),
+        [name for each in known for name in each.files if name not in gone]
+        + [target for _, target in moves],
+        sorted({each for stretch in known for each in stretch.damaged}),
+        known[-1].end,
+    )
+    lake.take(key, merged, moves, merges=True)
+    return held
+
+
+def expire(
+    spark: SparkSession,
+    lake_directory: str | Path,
+    before: dt.date,
+    *,
+    keep_s: float = KEEP_S_DEFAULT,
+    progress: Callable[[str], None] = lambda line: None,
+) -> UpkeepSummary:
+    """Leaves out everything that was received before a day, in UTC. What was archived stays known:
+    it is not archived again.
+
+    Args:
+        keep_s: time in seconds for which the files stay, for readers that have begun.
+
+    Raises:
+        StorageLocked: another job changes this lake.
+        StorageError: the lake lacks a file or cannot be written.
+    """
+    with _upkeep(lake_directory, keep_s) as (lake, summary):
+        retired: list[str] = []
+        for key, known in lake.stretches.items():
+            for stretch in known:
+                old = [name for name in stretch.files if _date_of(name) < before]
+                if not old:
+                    continue
+                # Of what stays, the manifest has to say the count and the checksum.
+                rows, checksum = _fingerprint(_of_files(spark, lake.directory, old))
+                stretch.rows -= rows
+                stretch.checksum ^= checksum
+                stretch.files = [name for name in stretch.files if name not in old]
+                summary.records += rows
+                retired += old
+            progress(f"{key}: {summary.records:,} records expired")
+        if retired:
+            lake.retire(retired)
+            lake.save()
+    return summary
+
+
+def _date_of(name: str) -> dt.date:
+    return dt.date.fromisoformat(Path(name).parent.name.removeprefix("date="))
+
+
+def _unreadable(lake: Lake, text: str) -> StorageError:
+    return StorageError(
+        f"{lake.directory} {text}: restore it, or archive into a new lake; nothing was changed",
+        str(lake.directory),
+    )

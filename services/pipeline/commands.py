@@ -6,6 +6,7 @@ ends with exit code 1 where its verdict is bad. Only the commands that need Spar
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import shutil
 import signal
@@ -25,7 +26,7 @@ import typer
 from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import ConfigurationError, RaylayError
-from raylay.services.messages.units import parse_milliseconds
+from raylay.services.messages.units import parse_bytes, parse_milliseconds
 from raylay.services.pipeline.session import check_spark, one_line, session
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 pipeline_app = typer.Typer(
     add_completion=False,
-    help="Spark over journals: archive, audit, aggregate, latency, replay, publish.",
+    help="Spark over journals: archive, compact, audit, aggregate, latency, replay, publish.",
     no_args_is_help=True,
 )
 
@@ -203,6 +204,69 @@ def archive_command(
             "instances": [asdict(summary) for summary in summaries],
         },
     )
+
+
+LakeArgument = Annotated[
+    Path, typer.Argument(metavar="LAKE", help="The directory of the Parquet files.")
+]
+KeepOption = Annotated[
+    str,
+    typer.Option("--keep", help="How long files that are left out stay, for readers that began."),
+]
+
+
+@pipeline_app.command("compact")
+def compact_command(
+    lake: LakeArgument,
+    small: Annotated[
+        str, typer.Option("--small", help="Files of fewer bytes are written into one.")
+    ] = "64MiB",
+    keep: KeepOption = "1d",
+    master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
+) -> None:
+    """Write the small files of each instance, topic and day of a lake into one."""
+    check_spark()
+    from raylay.services.pipeline.archive import compact
+
+    started_s = time.monotonic()
+    small_bytes = parse_bytes(small, "--small")
+    keep_s = parse_milliseconds(_zero(keep), "--keep") / 1000
+    with _spark(master, "compact", debug) as spark:
+        summary = compact(spark, lake, small_bytes=small_bytes, keep_s=keep_s, progress=_progress)
+    _report("compact", started_s, asdict(summary))
+
+
+@pipeline_app.command("expire")
+def expire_command(
+    lake: LakeArgument,
+    before: Annotated[
+        str,
+        typer.Option("--before", help="Leave out what was received before this day, in UTC."),
+    ],
+    keep: KeepOption = "1d",
+    master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
+) -> None:
+    """Leave out the old days of a lake."""
+    check_spark()
+    from raylay.services.pipeline.archive import expire
+
+    started_s = time.monotonic()
+    try:
+        day = dt.date.fromisoformat(before)
+    except ValueError:
+        raise ConfigurationError(
+            f"--before is {before!r}: give a day such as 2026-01-02; a lake is divided by days"
+        ) from None
+    keep_s = parse_milliseconds(_zero(keep), "--keep") / 1000
+    with _spark(master, "expire", debug) as spark:
+        summary = expire(spark, lake, day, keep_s=keep_s, progress=_progress)
+    _report("expire", started_s, asdict(summary))
+
+
+def _zero(text: str) -> str | int:
+    return 0 if text == "0" else text
 
 
 @pipeline_app.command("audit")

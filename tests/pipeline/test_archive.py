@@ -119,7 +119,7 @@ def test_what_was_only_written_aside_is_forgotten(tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_used(tmp_path: Path) -> None:
     lake = Lake.opened(tmp_path)
     (lake.meta / "manifest.json").write_text('{"version": 9}')
-    with pytest.raises(StorageError, match="has version 9, this software reads 1"):
+    with pytest.raises(StorageError, match="has version 9, this software reads 2"):
         Lake.opened(tmp_path)
     (lake.meta / "manifest.json").write_text("{")
     with pytest.raises(StorageError, match=r"manifest.json cannot be read"):
