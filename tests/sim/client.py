@@ -549,8 +549,11 @@ class SimClient:
             if world.contents:
                 body += b" of " + self.name.encode()
             command: int = Command.PUBLISH
+            if world.keyed and topic == sow.ARRIVAL:
+                body = sow.fielded(self._following())
             if world.deletes:
-                command, body = sow.change(topic, self._following()) or (command, body)
+                changed = sow.change(topic, self._following(), keyed=world.keyed)
+                command, body = changed or (command, body)
             sequence = machine.outbox.publish(topic, body, "json", world.now_us, command=command)
             if command == Command.DELETE:
                 world.history.deletions.add((machine.outbox.publisher, sequence))
@@ -600,7 +603,10 @@ class SimClient:
         command_id = f"u{self._commands_given}"
         self.commands.add(command_id)
         header = {"c": "publish", "cid": command_id, "t": topic}
-        connection.send(0, (header, f"{command_id} of {self.name}".encode()))
+        body = f"{command_id} of {self.name}".encode()
+        if self.world.keyed and topic == sow.ARRIVAL:
+            body = sow.fielded(self._commands_given)
+        connection.send(0, (header, body))
 
     def _send(self) -> None:
         while (batch := self.machine.outbox.next_batch(600)) is not None:

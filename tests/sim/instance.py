@@ -120,6 +120,7 @@ from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
 from sim.runtime import SimRuntime
+from sim.sow_store import BlockSowStore
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -225,8 +226,10 @@ class Disk:
         """What the journal has noted that nobody has."""
         self.last: dict[bytes, str] = {}
         """The last message of each topic in the journal."""
-        self.sow_store = MemorySowStore()
-        self.sow_ledger = sow.Ledger()
+        self.sow_store = (
+            BlockSowStore(world.machines.sow_blocks) if world.keyed else MemorySowStore()
+        )
+        self.sow_ledger = sow.Ledger(keyed=world.keyed)
         """What the SOW topics of the journal hold."""
         self.queue_stores: dict[str, MemoryQueueStore] = {}
         self.names: dict[int, bytes] = {}
@@ -627,8 +630,12 @@ class Instance:
             return world.machines.sow(SowBook())
         kind = world.machines.sow_state
         staging = world.machines.sow_staging
-        book = sow.book(disk.sow_store, kind, staging, prepares=not world.stateful)
+        book = sow.book(
+            disk.sow_store, kind, staging, prepares=not world.stateful, keyed=world.keyed
+        )
         made = world.machines.sow(book)
+        if world.keyed:
+            made.wanted_by(lambda topic: False)
         last_txid = disk.journal.recovered.next_txid - 1
         made.begin(disk.journal.first_txid, last_txid)
         stored_txid = made.recovered_txid

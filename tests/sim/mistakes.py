@@ -1400,6 +1400,8 @@ MISTAKES: dict[str, Machines] = {
     "SOW deletes what is folded": Machines(sow_staging=sow_mistakes.DeletesWhatIsFolded),
     "SOW deletes what passed": Machines(sow_staging=sow_mistakes.DeletesWhatPassed),
     "SOW keeps what failed": Machines(sow_staging=sow_mistakes.KeepsWhatFailed),
+    "SOW keeps the first of a run": Machines(sow_state=sow_mistakes.KeepsTheFirstOfARun),
+    "SOW forgets kills": Machines(sow_blocks=sow_mistakes.ForgetsKills),
     **{name: Machines(views=each) for name, each in view_mistakes.VIEWS.items()},
     **{name: Machines(build=each) for name, each in view_mistakes.BUILD.items()},
     **{name: Machines(view=each) for name, each in view_mistakes.VIEW.items()},
@@ -1520,6 +1522,12 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
+SOW_OF_FIELDS = (
+    "SOW keeps the first of a run",
+    "SOW forgets kills",
+)
+"""Mistakes that show only where the keys of a SOW topic are made of fields."""
+
 CAUGHT_BY: dict[str, frozenset[str]] = {
     **{name: laws for name, (_, laws) in queue_mistakes.MISTAKES.items()},
     "names: not told": frozenset(("names",)),
@@ -1553,6 +1561,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
             "SOW deletes what is folded",
             "SOW deletes what passed",
             "SOW keeps what failed",
+            *SOW_OF_FIELDS,
             *view_mistakes.MISTAKES,
         ),
         frozenset(("sow",)),
@@ -1666,6 +1675,7 @@ DELETES = frozenset(
         "SOW deletes what is folded",
         "SOW deletes what passed",
         "SOW keeps what failed",
+        "SOW forgets kills",
     )
 )
 """Mistakes that show only where records of SOW topics are merged and deleted."""

@@ -3,10 +3,14 @@ person would write down, without anything that production asks.
 
 The key of a message follows from its sequence. A body is words; a delta has one, which the record
 has besides then. A filter asks whether any word of a body is of one of three sorts.
+
+In a world with key fields the topic of the last arrival has JSON bodies, whose names are the words
+and their sorts, and production makes the keys of their field `key`. The store has blocks then.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +20,11 @@ import msgpack
 from raylay.services.core.sow import SowFeature
 from raylay.services.messages.records import Command, Kind, Record, Run, iterate_records
 from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.keys import KeyRule
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowState
 from raylay.services.sow.topic import SowTopic
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
 
 ARRIVAL, LAST_WRITER = "orders", "trades"
 KEYS = 6
+KEY_FIELDS = ("/key",)
+FIELD_KEYS = 3
+"""Keys where they are made of fields: fewer, so that runs have one more than once."""
 DELETES = 5
 """Every so manieth message of a publisher is a deletion, every second one of these by a filter."""
 DELTAS = 3
@@ -42,6 +51,22 @@ def key_of(sequence: int) -> bytes:
     return b"k%d" % (sequence % KEYS)
 
 
+_RULE = KeyRule(ARRIVAL, KEY_FIELDS)
+_MADE = [_RULE.key_of({"key": key}) for key in range(FIELD_KEYS)]
+
+
+def made_key_of(sequence: int) -> bytes:
+    """The key of a message, where it is made of a field."""
+    return _MADE[sequence % FIELD_KEYS]
+
+
+def fielded(number: int) -> bytes:
+    """The body of a message with a key field, whole or a delta."""
+    word = b"%d" % number
+    sort = f"sort{sort_of(word)}"
+    return json.dumps({"key": number % FIELD_KEYS, word.decode(): None, sort: 1}).encode()
+
+
 def sort_of(word: bytes) -> int:
     """Which of the sorts a word is of."""
     return sum(word) % SORTS
@@ -52,19 +77,24 @@ def filtered_sort(number: int) -> int | None:
     return None if number % (2 * DELETES) else number // DELETES % SORTS
 
 
-def change(topic: str, number: int) -> tuple[int, bytes] | None:
-    """What a publisher's message is that is no plain publish, and its body."""
+def change(topic: str, number: int, *, keyed: bool = False) -> tuple[int, bytes] | None:
+    """What a publisher's message is that is no plain publish, and its body.
+
+    Args:
+        keyed: whether the keys of the last arrival are made of fields.
+    """
     if topic not in (ARRIVAL, LAST_WRITER):
         return None
-    said = deletion(number)
+    has_fields = keyed and topic == ARRIVAL
+    said = deletion(number, made_key_of if has_fields else key_of)
     if said is not None:
         return Command.DELETE, said
     if number % (DELTAS if topic == ARRIVAL else 7 * DELTAS) == 1:
-        return Command.DELTA_PUBLISH, b"%d" % number
+        return Command.DELTA_PUBLISH, fielded(number) if has_fields else b"%d" % number
     return None
 
 
-def deletion(number: int) -> bytes | None:
+def deletion(number: int, key_of: Callable[[int], bytes] = key_of) -> bytes | None:
     """What a publisher's message says that is a deletion: None, where it is none."""
     if number % DELETES:
         return None
@@ -120,20 +150,28 @@ def book(
     staging: type[SowStaging] = SowStaging,
     *,
     prepares: bool,
+    keyed: bool = False,
 ) -> SowBook:
     """The SOW topics of one life of an instance.
 
     Args:
         prepares: whether they are what a client's publish goes through.
+        keyed: whether the keys of the last arrival are made of fields.
     """
     topics = []
     for name in (ARRIVAL, LAST_WRITER):
+        has_fields = keyed and name == ARRIVAL
         definition = SowTopicDefinition(
-            name, "json", key_generator="sim", last_writer=name == LAST_WRITER
+            name,
+            "json",
+            keys=KEY_FIELDS if has_fields else (),
+            key_generator="" if has_fields else "sim",
+            last_writer=name == LAST_WRITER,
         )
+        kind = Json("json") if has_fields else Words("json")
         held = store.topic(definition.stored_as)
         made = state(definition.rules, held, held.txid, last_writer=definition.last_writer)
-        topic = SowTopic(definition, Words("json"), made, _generate)
+        topic = SowTopic(definition, kind, made, None if has_fields else _generate)
         if prepares:
             topic.staging = staging(topic, {})
         topics.append(topic)
@@ -168,6 +206,7 @@ class Ledger:
         wrong: what the instance has made of a delta or a deletion that came from a client, and is
             not what follows from the journal before it.
         merged, filtered: how many deltas into something, and deletions by a filter, there were.
+        keyed: whether the keys of the last arrival are made of fields.
     """
 
     txid: int = 0
@@ -183,6 +222,7 @@ class Ledger:
     wrong: list[str] = field(default_factory=list)
     merged: int = 0
     filtered: int = 0
+    keyed: bool = False
 
     def copy(self) -> Ledger:
         """Another one that says the same."""
@@ -197,6 +237,7 @@ class Ledger:
             self.is_excused,
             self.late,
             dict(self.words),
+            keyed=self.keyed,
         )
 
     def journaled(self, run: Run) -> None:
@@ -211,11 +252,13 @@ class Ledger:
             self.txids[record.publisher, record.sequence] = txid
             message = Message(record.origin_time_us, record.publisher, record.sequence)
             is_deletion = record.command == Command.DELETE
-            keys = [key_of(record.sequence)]
+            keys, words = [key_of(record.sequence)], record.body.split()
             if is_deletion:
                 keys = msgpack.unpackb(record.body)["keys"]
+            elif self.keyed and topic == ARRIVAL:
+                keys, words = _of_fields(record.body)
             if not run.path and not self.is_excused:
-                self._judge(topic, record, keys)
+                self._judge(topic, record, keys, words)
             for key in keys:
                 self.changed[topic, key] = txid
                 if topic == ARRIVAL:
@@ -226,9 +269,9 @@ class Ledger:
                     if counts:
                         self.written[key] = message, is_deletion
                 if counts:
-                    self.words[topic, key] = [] if is_deletion else record.body.split()
+                    self.words[topic, key] = [] if is_deletion else words
 
-    def _judge(self, topic: str, record: Record, keys: list[bytes]) -> None:
+    def _judge(self, topic: str, record: Record, keys: list[bytes], words: list[bytes]) -> None:
         """What an instance made of what a client published to it."""
         there = self.holds()
         if record.command == Command.DELTA_PUBLISH:
@@ -236,7 +279,7 @@ class Ledger:
             before = self.words[place] if place in there else []
             expected = {*before, b"%d" % record.sequence}
             self.merged += bool(before)
-            if set(record.body.split()) != expected:
+            if set(words) != expected:
                 self.wrong.append(
                     f"{topic} {keys[0].decode()}: delta {record.bookmark} became "
                     f"{record.body!r} over {before!r}"
@@ -287,6 +330,17 @@ class Ledger:
             if not is_deletion:
                 found[LAST_WRITER, key] = message[1:]
         return found
+
+
+def _of_fields(body: bytes) -> tuple[list[bytes], list[bytes]]:
+    """The key and the words of a body with fields; none of both, where it has none."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return [], []
+    if type(found) is not dict:
+        return [], []
+    return [_MADE[found["key"]]], [name.encode() for name in found if name.isdigit()]
 
 
 def held(feature: SowFeature) -> dict[tuple[str, bytes], tuple[int, int]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from raylay.services.core.feature import FeatureRegistry
 from raylay.services.core.sow import SowFeature, SowPending
+from raylay.services.messages.plain_records import PlainRecords
 from raylay.services.messages.records import Record
 from raylay.services.sow.staging import LOOKED_MAX, SowStaging
-from raylay.services.sow.state import RecordAuthor, SowRecord, SowState, Tombstone
+from raylay.services.sow.state import RecordAuthor, SowRecord, SowState, StoredChange, Tombstone
+from raylay.storage.sow_blocks import TopicBlocks
 
 
 class AsksTooSoon(FeatureRegistry):
@@ -118,3 +121,30 @@ class KeepsWhatFailed(SowStaging):
         super().failed(committed_txid)
         if gone:
             self._over = over
+
+
+class KeepsTheFirstOfARun(SowState):
+    """Of the messages of one key in a run that is folded at once, the first one counts."""
+
+    def put_run(
+        self, keys: Sequence[bytes], plain: PlainRecords, first_txid: int, received_us: int
+    ) -> list[StoredChange]:
+        changes = super().put_run(keys, plain, first_txid, received_us)
+        seen: set[bytes] = set()
+        firsts: dict[bytes, bytes | None] = {}
+        for entry, previous, _ in changes:
+            if entry in seen:
+                firsts.setdefault(entry, previous)
+            seen.add(entry)
+        for entry, value in firsts.items():
+            self._unsaved[entry] = value
+        return changes
+
+
+class ForgetsKills(TopicBlocks):
+    """The blocks do not say which records of others are dead."""
+
+    def _packed(
+        self, records: list[tuple[bytes, Any, bytearray | None, int]], kills: list[tuple[int, int]]
+    ) -> Any:
+        return super()._packed(records, [each for each in kills if not each[1]])

@@ -46,6 +46,7 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
             or any(action == "set_clock" for _, action, _ in plan.script)
         )
         and (name not in mistakes.DIRECT_LINKS or run.has_direct_links(seed))
+        and (name not in mistakes.SOW_OF_FIELDS or run.has_key_fields(plan, seed))
         and (name not in mistakes.VIEWS or run.has_views(seed))
         and (name not in mistakes.TWINS or bool(plan.twins))
         and (name not in mistakes.LIVES or bool(plan.lives))

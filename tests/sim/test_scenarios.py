@@ -96,6 +96,7 @@ class Play:
         stateful: tuple[TopicRule, ...] = (),
         sow: bool = False,
         views: bool = False,
+        keyed: bool = False,
         journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
     ) -> None:
         """
@@ -117,6 +118,7 @@ class Play:
             stateful=stateful,
             sow=sow,
             views=views,
+            keyed=keyed,
             journaled=journaled,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,9 @@ from sim.test_scenarios import Play
 pytestmark = pytest.mark.covers("SOW", "in a simulated fabric every SOW topic holds what follows")
 
 
-def play_with(planted: str = "") -> Play:
-    return Play(plans.mesh(2), machines=MISTAKES[planted] if planted else None, sow=True)
+def play_with(planted: str = "", *, keyed: bool = False) -> Play:
+    machines = MISTAKES[planted] if planted else None
+    return Play(plans.mesh(2), machines=machines, sow=True, keyed=keyed)
 
 
 def laws(play: Play) -> set[str]:
@@ -208,3 +210,60 @@ def test_a_query_behind_an_ack_sees_what_was_acknowledged(
     assert laws(play) == ({"sow"} if planted else set())
     assert play.world.probes["asked behind an ack"]
     assert bool(play.world.probes["asked before all was folded"]) == (not planted)
+
+
+@pytest.mark.parametrize("planted", ["", "SOW keeps the first of a run"])
+def test_of_a_run_that_is_folded_at_once_the_last_value_of_a_key_counts(planted: str) -> None:
+    play = play_with(planted, keyed=True)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL] * (2 * sow.FIELD_KEYS))
+    assert laws(play) == ({"sow"} if planted else set())
+    last = {sow.made_key_of(each): each for each in range(1, 2 * sow.FIELD_KEYS + 1)}
+    for each in held(play, sow.ARRIVAL):
+        assert ({key: sequence for key, (_, sequence) in each.items()} == last) == (not planted)
+
+
+@pytest.mark.parametrize("planted", ["", "SOW forgets kills"])
+def test_what_was_deleted_does_not_come_back_from_its_block(planted: str) -> None:
+    play = play_with(planted, keyed=True)
+    play.world.deletes = True
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL] * 3)
+    play.until(400)
+    # The fifth message deletes the records of the first and the third.
+    client.publish([sow.LAST_WRITER, sow.ARRIVAL])
+    play.until(1000)
+    here = play.world.instances["m1"]
+    assert all(topic.txid == 5 for topic in here.disk.sow_store._topics.values())
+    play.world.crash("m1")
+    play.world.restart("m1")
+    assert laws(play) == ({"sow"} if planted else set())
+
+
+def test_what_the_store_of_blocks_lacks_is_folded_by_run_from_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = play_with(keyed=True)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL] * 4)
+    play.until(400)
+    client.publish([sow.ARRIVAL] * 8)
+    play.until(440)
+    here = play.world.instances["m1"]
+    stored = [topic.txid for topic in here.disk.sow_store._topics.values()]
+    assert stored == [4, 4] and here.machine.committed_txid == 12
+    play.world.crash("m1")
+    folded: list[int] = []
+    put_run = SowState.put_run
+
+    def counted(self: SowState, keys: list[bytes], *arguments: Any) -> Any:
+        folded.append(len(keys))
+        return put_run(self, keys, *arguments)
+
+    monkeypatch.setattr(SowState, "put_run", counted)
+    play.world.restart("m1")
+    assert sum(folded) == 8 and max(folded) > sow.FIELD_KEYS
+    assert laws(play) == set() and play.world.probes["SOW folded on from its store"]

@@ -76,6 +76,7 @@ from raylay.services.views.conflated_topic import ConflatedTopic
 from raylay.services.views.view import View
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
+from raylay.storage.sow_blocks import TopicBlocks
 from sim import filtering
 from sim.client import SimClient, SimStore
 from sim.copying import copy_log
@@ -153,6 +154,7 @@ class Machines:
     sow: type[SowFeature] = SowFeature
     sow_state: type[SowState] = SowState
     sow_staging: type[SowStaging] = SowStaging
+    sow_blocks: type[TopicBlocks] = TopicBlocks
     view: type[View] = View
     views: type[ViewFeature] = ViewFeature
     conflated: type[ConflatedTopic] = ConflatedTopic
@@ -213,6 +215,7 @@ class World:
         sow: bool = False,
         deletes: bool = False,
         views: bool = False,
+        keyed: bool = False,
         queues: SimQueues | None = None,
     ) -> None:
         self._begin_drawing(seed)
@@ -225,6 +228,8 @@ class World:
         self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
         """Whether clients delete records of them."""
+        self.keyed = keyed
+        """Whether the keys of a SOW topic are made of fields, and its store has blocks."""
         self.views = views
         """True if instances have views and conflated topics over their SOW topics."""
         self.direct_links = direct_links
