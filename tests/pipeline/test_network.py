@@ -20,6 +20,8 @@ from support.pipeline_cases import RunningInstance
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import CommandFailed, ConfigurationError, StorageError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.pipeline.network import source
 from raylay.services.pipeline.network.offsets import from_json, to_json
 from raylay.services.pipeline.network.source import (
     NETWORK_COLUMNS,
@@ -261,3 +263,30 @@ def test_a_checkpoint_of_journals_is_refused(
     refused = query(servers=instance.address)
     with pytest.raises(StreamingQueryException, match="begin a new checkpoint"):
         refused.awaitTermination(WAIT_S)
+
+
+def test_messages_that_come_late_are_not_in_the_micro_batch_before(
+    instance: RunningInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two paths bring different parts of a publisher's stream: an offset has gaps, which another
+    micro-batch brings."""
+    monkeypatch.setattr(source, "PORTION_MESSAGES_MIN", 10)
+    schema = schema_of("publisher", "sequence", "body")
+    publish(instance, "net/gaps", range(100))
+    for readers in (1, 3):
+        made = options(instance, topic="net/gaps", readers=readers)
+        reader = NetworkStreamReader(made, schema)
+        whole = from_json(reader.latestOffset(to_json(PublisherRanges()), ReadAllAvailable()))
+        found = rows(NetworkBatchReader(made, schema))
+        publisher, first = found[0]["publisher"], found[0]["sequence"]
+        publisher = int(publisher)
+        end = whole.copy()
+        end.remove_ranges(publisher, [(first + 40, first + 59), (first + 90, first + 94)])
+        start = whole.copy()
+        start.remove_ranges(publisher, [(first + 10, first + 99)])
+        begin, gapped = to_json(start), to_json(end)
+        late = {*range(40, 60), *range(90, 95)}
+        expected = [number for number in range(10, 100) if number not in late]
+        assert sorted(numbers(rows(reader, begin, gapped))) == expected
+        assert sorted(numbers(rows(reader, gapped, to_json(whole)))) == sorted(late)
+        reader.stop()

@@ -128,13 +128,12 @@ def portions(
 def told_as_held(
     start: PublisherRanges, end: PublisherRanges, portion: PublisherRanges
 ) -> PublisherRanges:
-    """Returns what a task that reads a portion says it holds: everything but the portion, messages
-    of the same publishers behind `end` included, which it is not to be sent."""
-    found = united(start, end)
+    """Returns what a task that reads a portion says it holds: everything of the publishers that
+    the offsets know but the portion. So it is not sent what comes behind `end` or, on another
+    path, into its gaps: the micro-batch that has them in its end brings them."""
+    found = PublisherRanges()
+    for publisher in start.sets.keys() | end.sets.keys():
+        found.add(publisher, 0, SEQUENCE_MAX)
     for publisher, ranges in portion.sets.items():
         found.remove_ranges(publisher, list(ranges))
-    for publisher, held in end.sets.items():
-        last = held.last()
-        if last is not None and last < SEQUENCE_MAX:
-            found.add(publisher, last + 1, SEQUENCE_MAX)
     return found
