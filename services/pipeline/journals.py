@@ -27,6 +27,7 @@ from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_director
 from raylay.services.fabric.records import registry
 from raylay.services.messages.bookmarks import Point, parse_position
 from raylay.services.messages.records import Kind, Run, iterate_records
+from raylay.services.pipeline.selection import time_us_of
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.storage.environment import CutShortError, read_only
 from raylay.storage.front import FrontReader
@@ -361,22 +362,23 @@ def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
 def position(place: JournalPlace, text: str) -> int:
     """Returns the last transaction id before the position that a bookmark, a list, a time, EPOCH or
     NOW names: a reader starts behind it. A bookmark names the message after it, as for a
-    subscriber.
+    subscriber. A time may also be in ISO 8601, or a number since 1970.
 
     Raises:
         ConfigurationError: the text is a range, or a message that this journal does not hold.
         RemoteProtocolError: the text is no position.
     """
+    time_us = time_us_of(text)
+    if time_us is not None:
+        with place.reader() as reader:
+            return reader.find_time(max(0, time_us)) - 1
     found = parse_position(text)
     if found.bounded:
         raise ConfigurationError(
             f"{text} is a range: give its ends with the options `starting` and `ending`"
         )
-    reader = place.reader()
-    try:
+    with place.reader() as reader:
         return min(_position_of(place, reader, point) for point in found.begin)
-    finally:
-        reader.close()
 
 
 def _position_of(place: JournalPlace, reader: LmdbJournalReader, point: Point) -> int:

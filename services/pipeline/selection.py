@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -27,13 +29,44 @@ def parse_utc(name: str, text: str) -> dt.datetime | None:
     """
     if not text:
         return None
+    found = time_of(text)
+    if found is None:
+        raise ConfigurationError(
+            f"{name} is {text!r}: give a UTC time such as 2026-01-02T03:04:05, a day, or the "
+            "seconds, milliseconds or microseconds since 1970"
+        )
+    return found
+
+
+def time_of(text: str) -> dt.datetime | None:
+    """Returns the time that a text in ISO 8601 names, or a number since 1970: of 9 to 11 digits in
+    seconds, to 14 in milliseconds, to 17 in microseconds. None: it is no time. A time without a
+    zone is UTC."""
+    text = text.strip()
+    if _SINCE_1970.fullmatch(text):
+        whole, _, part = text.partition(".")
+        digits = len(whole)
+        unit_us = 1_000_000 if digits <= 11 else 1_000 if digits <= 14 else 1
+        past_us = round(Fraction(f"{whole}.{part or 0}") * unit_us)
+        try:
+            return _EPOCH + dt.timedelta(microseconds=past_us)
+        except OverflowError:
+            return None
     try:
         found = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{name} is {text!r}: give a UTC time such as 2026-01-02T03:04:05, or a day"
-        ) from None
-    return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+        return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def time_us_of(text: str) -> int | None:
+    """Returns `time_of` in microseconds since 1970."""
+    found = time_of(text)
+    return None if found is None else (found - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+_SINCE_1970 = re.compile(r"[0-9]{9,17}(?:\.[0-9]{1,9})?")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def parse_range(from_text: str, to_text: str) -> tuple[dt.datetime | None, dt.datetime | None]:
