@@ -25,13 +25,16 @@ from support.pipeline_cases import INCARNATION, RunningInstance, made_by
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.pipeline.changes.fold import TopicFold
 from raylay.services.pipeline.changes.source import (
     ChangeBatchReader,
     ChangeOptions,
     ChangeStreamReader,
 )
 from raylay.services.pipeline.changes.table import STORED, column_names
+from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.sow import LmdbSowStore
 
 ROOT = Path(__file__).parents[2]
 VALUES = {
@@ -213,6 +216,42 @@ def test_a_journal_whose_beginning_was_removed(tmp_path: Path) -> None:
     reader = batch_reader(log.directory, starting="0|1|")
     with pytest.raises(StorageError, match="cannot be made of it"):
         [*reader.read(reader.partitions()[0])]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["behind", "of another configuration"])
+def test_a_snapshot_from_the_instances_store(tmp_path: Path, ahead: bool) -> None:
+    """The journal no longer has its beginning: the records there are those that the instance
+    keeps."""
+    made = changing_log(3, runs=1_500)
+    log = made.write(tmp_path / "Chicago-1")
+    topic = ChangeOptions.of({"path": str(log.directory), "topic": TOPIC}).topic_read()
+    stored_as, half = topic.definition.stored_as, made.txid // 2
+    store = LmdbSowStore(log.directory / SOW_FILE)
+    fold = TopicFold(topic.definitions, topic.types, stored_as, store)
+    for run in made.runs:
+        for _ in fold.changes(run, half):
+            pass
+    fold.save()
+    store.commit({stored_as: ({FINGERPRINT: b"other" if ahead else topic.fingerprint}, half)})
+    store.close()
+    assert any(each.done for each in SegmentMaintenance(log.journal).remove(half, force=True))
+    if ahead:
+        with pytest.raises(StorageError, match="cannot be made of it"):
+            stream_reader(log.directory, tmp_path / "state", starting="0|1|").initialOffset()
+        return
+    after = half + 100
+    reader = stream_reader(log.directory, tmp_path / "state", starting=f'{{"*": {after}}}')
+    start = reader.initialOffset()
+    rows = read_micro_batch(reader, start, reader.latestOffset(start, ReadAllAvailable()))
+    records = {each[3]: each[5] for each in rows if each[2] == "snapshot"}
+    assert records == snapshot(made.changes, after)
+    behind = [each for each in rows if each[2] != "snapshot"]
+    assert behind == [each for each in made.changes if each[0] > after]
+    assert behind == [
+        each
+        for each in read_batch(log.directory, starting=f'{{"*": {after}}}')
+        if each[2] != "snapshot"
+    ]
 
 
 def test_a_journal_that_was_replaced(tmp_path: Path) -> None:
