@@ -182,7 +182,11 @@ def start_server(claim: Claim, start: list[Any]) -> None:
     # Else the raylet has ended, and it would watch what took its children over: an init, for good.
     is_child = raylet != 1 and os.environ.get(RAYLET_VARIABLE, str(raylet)) == str(raylet)
     try:
-        if is_child and not has_threads() and os.fork() == 0:
+        try:
+            is_server = is_child and not has_threads() and os.fork() == 0
+        except OSError:  # no more processes, no more memory: this worker runs by itself
+            is_server = False
+        if is_server:
             try:
                 serve(claim, start, raylet)
             except BaseException:

@@ -23,6 +23,8 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+RAY_PROGRAM = "ray._private.workers.default_worker"
+"""The module that Ray runs as the program of a worker."""
 LATE_PACKAGES = ("requests", "jsonschema", "yaml", "psutil")
 """Packages that `import ray` imports, and that Ray uses only within functions."""
 PICKLED_PACKAGES = ("pyarrow", "pydantic", "starlette")
@@ -134,7 +136,7 @@ def main() -> None:
             load_late(package)
     with suppress(Exception):
         set_up_pickling_late()
-    found = importlib.util.find_spec("ray._private.workers.default_worker")
+    found = importlib.util.find_spec(RAY_PROGRAM)
     assert found is not None and found.origin is not None
     if claim is not None:
         with suppress(ImportError):

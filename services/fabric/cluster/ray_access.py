@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import logging
 import os
 import select
 import shutil
@@ -44,6 +45,7 @@ HEAD_OUTAGE_S = 600
 """Time for which the nodes of a Ray that we start outlive its head."""
 
 Answer = TypeVar("Answer")
+_LOG = logging.getLogger(__name__)
 
 
 class HeadSilent(FabricError):
@@ -292,49 +294,86 @@ def _small_ray() -> Iterator[None]:
     agent of each node without what serves those pages. Its workers are `actors/ray_worker.py`. Each
     of the processes takes up to a second of processor time and 70 MB, and Ray waits for the
     dashboard's. `ray.init` offers no option for any of it."""
-    parameter: Any = importlib.import_module("ray._private.parameter")
-    utils: Any = importlib.import_module("ray._private.utils")
-    node: Any = importlib.import_module("ray._private.node").Node
-    params = parameter.RayParams
-    known = inspect.signature(params).parameters
-    wanted = {"include_log_monitor": False, "no_monitor": True, "worker_path": _worker_program()}
     changes = (
+        ("ray._private.parameter", "RayParams", _small_parameters),
+        ("ray._private.node", "Node.start_api_server", lambda _: _start_no_dashboard),
         (
-            parameter,
-            "RayParams",
-            partial(params, **{k: v for k, v in wanted.items() if k in known}),
+            "ray._private.utils",
+            "get_dashboard_dependency_error",
+            lambda _: lambda: ImportError("no dashboard is wanted"),
         ),
-        (node, "start_api_server", _start_no_dashboard),
-        (utils, "get_dashboard_dependency_error", lambda: ImportError("no dashboard is wanted")),
     )
-    before = [(place, name, vars(place).get(name)) for place, name, _ in changes]
+    before = []
     try:
-        for place, name, value in changes:
+        for module, path, changed in changes:
+            *owners, name = path.split(".")
+            try:
+                place: Any = importlib.import_module(module)
+                for owner in owners:
+                    place = getattr(place, owner)
+                own = vars(place)[name]
+                value = changed(own)
+            except (ImportError, AttributeError, LookupError, TypeError, ValueError) as error:
+                _tell_of_other_ray(f"{module}.{path}", error)
+                continue
+            before.append((place, name, own))
             setattr(place, name, value)
         yield
     finally:
-        for place, name, value in before:
-            setattr(place, name, value)
+        for place, name, own in before:
+            setattr(place, name, own)
+
+
+def _small_parameters(params: Any) -> Any:
+    """Returns what takes the place of `RayParams`."""
+    known = inspect.signature(params).parameters
+    wanted: dict[str, Any] = {"include_log_monitor": False, "no_monitor": True}
+    try:
+        wanted["worker_path"] = _worker_program()
+    except ImportError as error:
+        _tell_of_other_ray("the program of a worker", error)
+    for name in sorted(wanted.keys() - known.keys()):
+        _tell_of_other_ray(f"RayParams({name}=…)", None)
+    return partial(params, **{name: wanted[name] for name in wanted if name in known})
+
+
+def _tell_of_other_ray(what: str, error: Exception | None) -> None:
+    """Logs that Ray has not what it had: it is started as it is, and is only larger."""
+    _LOG.warning(
+        "Ray %s is not as expected at %s (%r): its processes may take more memory and time",
+        ray_module().__version__,
+        what,
+        error,
+    )
 
 
 def _start_no_dashboard(node: Any, **_: Any) -> None:
     """Takes the place of `Node.start_api_server`."""
     node._webui_url = ""
-    constants: Any = importlib.import_module("ray._private.ray_constants")
     # A node's agent would write an error each second for as long as there is no address.
-    node.get_gcs_client().internal_kv_put(
-        constants.DASHBOARD_ADDRESS.encode(),
-        NO_DASHBOARD.encode(),
-        True,
-        constants.KV_NAMESPACE_DASHBOARD,
-    )
+    try:
+        constants: Any = importlib.import_module("ray._private.ray_constants")
+        node.get_gcs_client().internal_kv_put(
+            constants.DASHBOARD_ADDRESS.encode(),
+            NO_DASHBOARD.encode(),
+            True,
+            constants.KV_NAMESPACE_DASHBOARD,
+        )
+    except (ImportError, AttributeError, TypeError) as error:
+        _tell_of_other_ray("the dashboard's address", error)
 
 
 def _worker_program() -> str:
-    """Returns the path of the file that Ray's workers run."""
-    found = importlib.util.find_spec("raylay.actors.ray_worker")
-    assert found is not None and found.origin is not None
-    return found.origin
+    """Returns the path of the file that Ray's workers run.
+
+    Raises:
+        ImportError: Ray's own is not where that file looks for it.
+    """
+    from raylay.actors import ray_worker
+
+    if importlib.util.find_spec(ray_worker.RAY_PROGRAM) is None:
+        raise ModuleNotFoundError(f"no module {ray_worker.RAY_PROGRAM}")
+    return str(Path(ray_worker.__file__).absolute())
 
 
 def leave_ray() -> None:

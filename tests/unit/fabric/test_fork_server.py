@@ -35,6 +35,10 @@ if "--gives-up" in sys.argv:
             assert super().recv(size) == forks.YES
             os._exit(0)
     forks.socket.socket = Hasty
+if "--no-fork" in sys.argv:
+    def refuse():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    os.fork = refuse
 if "--renames" in sys.argv:
     os.getcwd = lambda: "/no/such/directory"
 if forks.is_taken_over(path, start):
@@ -314,6 +318,14 @@ def test_no_process_is_forked_from_a_worker_whose_raylet_has_ended(tmp_path: Pat
         assert Path(node.path + ".lock").read_text() == ""
         with socket.socket(socket.AF_UNIX) as asking, pytest.raises(ConnectionRefusedError):
             asking.connect(node.path)
+    finally:
+        node.end()
+
+
+def test_a_worker_runs_by_itself_where_there_can_be_no_more_processes(tmp_path: Path) -> None:
+    node = Node(tmp_path, "--no-fork")
+    try:
+        assert "--no-fork" in node.said_by_first()[2]
     finally:
         node.end()
 
