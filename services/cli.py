@@ -140,6 +140,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.head:head_app",
         "Start Ray's head of a fabric again, where it is away.",
     ),
+    "reader": (
+        f"{_COMMANDS}.readers:reader_app",
+        "List the named readers that an instance keeps segments for, and drop one.",
+    ),
     "queue": (
         f"{_COMMANDS}.queues:queue_app",
         "Show queues, and acknowledge, expire or give back their messages.",

@@ -26,6 +26,7 @@ from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.machine import ClientOptions, ClientState, client_machine
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.named_readers import ReaderCommands
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.publishing.publisher import Publisher
@@ -55,12 +56,11 @@ from raylay.storage.stores import MemoryPublishStore
 
 DELTA_PUBLISH = 6
 ROWS_A_FRAME = 100
-"""Number of rows in one frame of a query by default: for client and instance a frame costs more
-than a row."""
+"""Number of rows in one frame of a query by default: a frame costs more than a row."""
 SAMPLING_RATIO_DEFAULT = 0.001
 
 
-class Client:
+class Client(ReaderCommands):
     """A connection to a fabric that outlives connections: publishes, subscribes, fails over.
 
         async with Client("orders-desk", servers=["host-a:9007", "host-b:9007"]) as client:

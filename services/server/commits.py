@@ -129,7 +129,6 @@ class Commits:
             "staged_bytes": self.cycle.staged_bytes,
             "storage_failure": failure[1] if failure else "",
             "front_log_failure": self._journal.front_log_failure,
-            "retention_held": self._journal.retention_held,
         }
 
     # -- publishers that outrun the disk, or the folds -------------------------------------------

@@ -29,6 +29,7 @@ from raylay.services.server.clients.connection_limit import (
     SessionShares,
     shares_of_files,
 )
+from raylay.services.server.clients.named_readers import CHECK_INTERVAL_S, ReaderHolds
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSession, ClientSessions
 from raylay.services.server.clients.slow_clients import ClientPools
@@ -134,7 +135,6 @@ class InstanceParts:
         pools = ClientPools(runtime, starts.buffer)
         self.injections = FaultInjection(runtime, tables.links, pools.narrow)
         self.placements = PlacementKeeper(runtime, instance)
-        self.maintenance = Maintenance(runtime, instance, reading)
         self.replays = ReplayPump(
             runtime,
             instance,
@@ -152,9 +152,9 @@ class InstanceParts:
         deliveries = QueueDeliveries(runtime, instance, tables.sessions)
         self.queues = queues = self._made_queues(recovered, tables, starts, deliveries)
         slowed = SlowedPublishers(runtime, queues)
-        self.sow = SowManager(
-            runtime, instance, recovered.sow, folds, commits.cycle.hold, queues.removable, queues
-        )
+        self.reader_holds = ReaderHolds(runtime, instance, queues.removable)
+        self.maintenance = Maintenance(runtime, instance, reading, self.reader_holds)
+        self.sow = self._made_sow(recovered)
         self.recovery = RecoveryPoints(runtime, instance, recovered.log, directory)
         self.upstreams = self._made_upstreams(tables, connection_limit, shares, slowed)
         self.links = self._made_links(tables, starts, descriptors)
@@ -170,6 +170,7 @@ class InstanceParts:
             peer_book=self.links.peer_book,
             pools=pools,
             queues=queues,
+            reader_holds=self.reader_holds,
             reading=reading,
             replays=self.replays,
             sessions=tables.sessions,
@@ -231,6 +232,18 @@ class InstanceParts:
             deliveries=deliveries,
             sources=recovered.sow.sources,
             changed=lambda changes: self.sow.take_changes(changes),
+        )
+
+    def _made_sow(self, recovered: RecoveredState) -> SowManager:
+        instance = self.instance
+        return SowManager(
+            self._runtime,
+            instance,
+            recovered.sow,
+            instance.folds,
+            self.commits.cycle.hold,
+            self.reader_holds.removable,
+            self.queues,
         )
 
     def _made_upstreams(
@@ -322,6 +335,7 @@ class InstanceParts:
             deliveries=deliveries,
             links=self.links,
             queues=self.queues,
+            reader_holds=self.reader_holds,
             reading=self.reading,
             replays=self.replays,
             sow=self.sow,
@@ -391,6 +405,8 @@ class InstanceParts:
         self.clients.events.begin()
         runtime.every(1.0, self._each_second)
         runtime.every(POINT_INTERVAL_S, self.recovery.write_point)
+        self.reader_holds.check()
+        runtime.every(CHECK_INTERVAL_S, self.reader_holds.check)
         config = runtime.config
         if config.announce_to and config.name in self.placements.known():
             runtime.spawn(Announcer(runtime, self.placements, config.announce_to).run())

@@ -13,6 +13,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.server.clients.admission import ClientAdmission, unserved
+from raylay.services.server.clients.named_readers import ReaderHolds
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.commits import Commits
@@ -108,6 +109,7 @@ class InstanceStatus:
         deliveries: QueueDeliveries,
         links: Links,
         queues: QueueManager,
+        reader_holds: ReaderHolds,
         reading: JournalReads,
         replays: ReplayPump,
         sow: SowManager,
@@ -120,6 +122,7 @@ class InstanceStatus:
         self._commits = commits
         self._deliveries = deliveries
         self._links = links
+        self._reader_holds = reader_holds
         self._reading = reading
         self._replays = replays
         self._queues = queues
@@ -216,6 +219,8 @@ class InstanceStatus:
                 "rows": self._clients.queries.rows,
             },
             **self._commits.status(),
+            retention_held=self._reader_holds.retention_held,
+            readers=self._reader_holds.status(),
             **self._sow.status(),
             **self._queues.status(),
             **self._clients.pools.status(),

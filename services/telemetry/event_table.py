@@ -409,6 +409,14 @@ ENTRIES = (
         "info",
         "Messages that counted as unavailable have come.",
     ),
+    CatalogueEntry(
+        "1D-0017",
+        "reader_expired",
+        "warning",
+        "A named reader was forgotten: segments are kept for it no longer.",
+        "Nothing was heard of it for the time that it gave.",
+        "Start it again before retention removes what it lacks, or give it a longer time.",
+    ),
     # -- 1E: bootstrap -----------------------------------------------------------------------------
     CatalogueEntry("1E-0001", "bootstrap_started", "info", "The instance copies its log."),
     CatalogueEntry("1E-0002", "bootstrap_progress", "info", "The copy goes on."),

@@ -40,6 +40,7 @@ from raylay.services.protocol.client.commands import (
     QueueAck,
     QueueCancel,
     QueueStatus,
+    ReaderCommand,
     Resume,
     SowAndSubscribe,
     SowCommand,
@@ -288,6 +289,18 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
     (
         b"\x18\x00\x00\x00\x16\x00\x82\xa1c\xacqueue_status\xa3cid\xa17",
         QueueStatus("", "", "7"),
+    ),
+    (
+        b"\x31\x00\x00\x00"  # length: 49
+        b"\x2e\x00"  # header length: 46
+        b"\x85"
+        b"\xa1c\xa6reader"
+        b"\xa4name\xa4lake"
+        b"\xa1t\xa6orders"
+        b"\xa3cid\xa18"
+        b"\xa9expires_s\x3c"
+        b"\x80",
+        ReaderCommand("lake", "orders", "8", PublisherRanges(), 60),
     ),
 ]
 

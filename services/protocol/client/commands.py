@@ -237,6 +237,25 @@ class QueueStatus:
 
 
 @dataclass(slots=True)
+class ReaderCommand:
+    """The `reader` command: the place of a named reader, for which segments are kept; without a
+    name, a question for the readers.
+
+    Attributes:
+        have: messages that it does not need any more.
+        expires_s: seconds after which it is forgotten when nothing is heard of it.
+        release: whether it is forgotten now.
+    """
+
+    name: str
+    topic: str
+    command_id: str
+    have: PublisherRanges
+    expires_s: int
+    release: bool = False
+
+
+@dataclass(slots=True)
 class Ping:
     """The `ping` command."""
 
@@ -269,6 +288,7 @@ Command = (
     | QueueCancel
     | QueueAck
     | QueueStatus
+    | ReaderCommand
     | Logoff
     | CommandRefused
 )

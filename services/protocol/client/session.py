@@ -29,6 +29,7 @@ from raylay.services.protocol.client.queue_commands import (
     read_queue_cancel,
     read_queue_status,
 )
+from raylay.services.protocol.client.reader_command import read_reader
 from raylay.services.protocol.client.subscribe import (
     read_sow,
     read_sow_and_subscribe,
@@ -87,6 +88,7 @@ _ONCE_LOGGED_ON = (
     "queue_cancel",
     "queue_ack",
     "queue_status",
+    "reader",
     "logoff",
 )
 ALLOWED: dict[SessionState, frozenset[str]] = {
@@ -291,5 +293,6 @@ _READERS: dict[str, Callable[[Header, bytes], Command]] = {
     "queue_cancel": read_queue_cancel,
     "queue_ack": read_queue_ack,
     "queue_status": read_queue_status,
+    "reader": read_reader,
     "logoff": _read_logoff,
 }

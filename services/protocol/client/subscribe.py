@@ -145,7 +145,7 @@ def _read_subscribe(header: Header, options: dict[str, Any], body: bytes) -> Sub
         read_command_id(header),
         read_acks(header),
         not_found,
-        _read_have(options, body),
+        read_have(options, body),
         persisted_ms,
         bool(options.get("fully_durable")),
         bool(options.get("non_regex_topic")),
@@ -257,7 +257,8 @@ def _option_whole(header: Header, options: dict[str, Any], name: str, low: int, 
     return read_whole({"c": header["c"], name: options.get(name)}, name, low, high)
 
 
-def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
+def read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
+    """Returns the messages that a reader says it has; None: it says nothing."""
     have = options.get("have")
     if have is None and body:
         try:
@@ -272,7 +273,7 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
         except Exception:  # msgpack raises many kinds of errors on bad bytes
             raise BadValue(
                 "bad_command",
-                "the body of subscribe is no msgpack map of publisher to ranges, of up to "
+                "the body is no msgpack map of publisher to ranges, of up to "
                 f"{HAVE_CHUNKS_MAX} publishers",
             ) from None
     try:

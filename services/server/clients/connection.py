@@ -36,6 +36,7 @@ from raylay.services.protocol.client.commands import (
     QueueAck,
     QueueCancel,
     QueueStatus,
+    ReaderCommand,
     Resume,
     SowAndSubscribe,
     SowCommand,
@@ -430,6 +431,8 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self.send(self.codec.acknowledgment("processed", command.command_id))
         elif isinstance(command, QueueCancel | QueueAck | QueueStatus):
             self._asking.queue(command)
+        elif isinstance(command, ReaderCommand):
+            self._asking.reader(command)
         elif isinstance(command, CommandRefused):
             self._refused(command)
         elif isinstance(command, Logon):

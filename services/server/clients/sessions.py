@@ -45,6 +45,7 @@ from raylay.services.server.clients.client_occurrences import UNSUBSCRIBE, Clien
 from raylay.services.server.clients.conflated_deliveries import ConflatedDeliveries
 from raylay.services.server.clients.connection_limit import ConnectionLimit, SessionShares
 from raylay.services.server.clients.historical_queries import HistoricalQueries
+from raylay.services.server.clients.named_readers import ReaderHolds
 from raylay.services.server.clients.pages import ClientPages
 from raylay.services.server.clients.publisher_acks import PublisherAcks
 from raylay.services.server.clients.queries import QueryingClient, QueryRunner
@@ -153,6 +154,7 @@ class ClientSessions:
         peer_book: PeerBook,
         pools: ClientPools,
         queues: QueueManager,
+        reader_holds: ReaderHolds,
         reading: JournalReads,
         replays: ReplayPump,
         sessions: dict[int, ClientSession],
@@ -167,6 +169,7 @@ class ClientSessions:
         self.connection_limit = connection_limit
         self.folds = folds
         self.pools = pools
+        self.reader_holds = reader_holds
         self.reading = reading
         self.turns = reading.turns
         self.replays = replays

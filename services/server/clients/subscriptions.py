@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position, parse_position
 from raylay.services.messages.topics import is_regex
 from raylay.services.protocol.client.commands import (
@@ -14,6 +14,7 @@ from raylay.services.protocol.client.commands import (
     QueueAck,
     QueueCancel,
     QueueStatus,
+    ReaderCommand,
     Resume,
     SowAndSubscribe,
     SowCommand,
@@ -321,6 +322,40 @@ class ClientSubscriptions:
             queued.acknowledge(connection, command)
         else:
             queued.status(connection, command)
+
+    def reader(self, command: ReaderCommand) -> None:
+        """Takes the place of a named reader, or forgets the reader; tells the client when that is
+        on disk, or why not."""
+        connection = self._connection
+        if not command.name:
+            body = self._clients.reader_holds.listed(
+                connection.user_id if connection.permissions is not None else None
+            )
+            connection.send(
+                connection.codec.acknowledgment("processed", command.command_id or "-", body=body)
+            )
+            return
+        try:
+            if connection.permissions is not None and not command.release:
+                # An expression, too, must be allowed as it is written: what is kept costs disk.
+                self._reading(ReadRequest(command.topic, may_select=False))
+        except RemoteProtocolError as error:
+            self._denied("reader", command.topic, "", error)
+            self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
+            return
+        self._clients.runtime.spawn(self._tell_reader(command))
+
+    async def _tell_reader(self, command: ReaderCommand) -> None:
+        connection = self._connection
+        reason = text = ""
+        try:
+            await self._clients.reader_holds.tell(command, connection.user_id)
+        except RemoteProtocolError as error:
+            reason, text = error.reason, str(error)
+        except StorageError as error:
+            reason, text = "not_ready", f"the reader's place cannot be written: {error}"
+        if connection.is_open:
+            self._acknowledge("processed", command.command_id or "-", reason, text)
 
     def _check_name(self, name: str, replaces: bool, subscribes: bool = True) -> None:
         connection = self._connection

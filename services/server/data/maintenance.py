@@ -8,6 +8,7 @@ from typing import Any
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.security.control import NAME_SHOWN_MAX
+from raylay.services.server.clients.named_readers import ReaderHolds
 from raylay.services.server.data.journal_reads import JournalReads
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
@@ -21,11 +22,16 @@ class Maintenance:
     what holds retention back. Owner: the instance's event loop."""
 
     def __init__(
-        self, runtime: InstanceRuntime, instance: RecoveredInstance, reading: JournalReads
+        self,
+        runtime: InstanceRuntime,
+        instance: RecoveredInstance,
+        reading: JournalReads,
+        holds: ReaderHolds,
     ) -> None:
         self._runtime = runtime
         self._instance = instance
         self._reading = reading
+        self._holds = holds
         self._schedule = JournalSchedule(runtime.config.journal.actions)
         self._working = asyncio.Lock()
         self._held = ""
@@ -105,7 +111,7 @@ class Maintenance:
     def look_at_retention(self) -> None:
         """Reports that something keeps the journal above its limits of size or age, and when the
         journal is within them again. Called each second."""
-        held = self._instance.journal.retention_held
+        held = self._holds.retention_held
         if held == self._held:
             return
         self._held = held

@@ -18,7 +18,7 @@ from raylay.services.server.data.disk_watch import DiskClock
 
 def test_the_front_log_is_reported_where_its_state_changes() -> None:
     said: list[tuple[str, dict[str, Any]]] = []
-    journal = SimpleNamespace(front_log_failure="", retention_held="")
+    journal = SimpleNamespace(front_log_failure="")
     host: Any = SimpleNamespace(report=lambda event, **details: said.append((event, details)))
     instance: Any = SimpleNamespace(journal=journal)
     unused: Any = None

@@ -57,11 +57,11 @@ IDS = st.sampled_from(["a", "b", "c"])
 KEYS = (
     "t", "mt", "sub", "cid", "a", "s", "n", "o", "r", "cmd", "e", "k", "x", "filter", "order_by",
     "top_n", "skip_n", "select", "keys", "as_of", "bm", "have", "how", "v", "low", "client_name",
-    "user_id", "pw", "batch", "id",
+    "user_id", "pw", "batch", "id", "name", "release", "expires_s",
 )  # fmt: skip
 COMMANDS = (
     "p", "pb", "subscribe", "sow", "sow_and_subscribe", "unsubscribe", "flush", "heartbeat", "ping",
-    "queue_cancel", "queue_ack", "queue_status", "logon", "nonsense",
+    "queue_cancel", "queue_ack", "queue_status", "reader", "logon", "nonsense",
 )  # fmt: skip
 OPTIONS = st.fixed_dictionaries(
     {},

@@ -1,0 +1,85 @@
+"""`raylay reader`: lists the named readers that an instance keeps segments for, and drops one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raylay.services.commands.messages import client_options
+from raylay.services.commands.publish import INTERRUPTED
+from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
+from raylay.services.commands.shared.printing import echo, echo_json
+
+if TYPE_CHECKING:
+    from raylay.services.client import Client
+
+reader_app = typer.Typer(
+    add_completion=False,
+    help="List the named readers that an instance keeps segments for, and drop one.",
+    pretty_exceptions_enable=False,
+)
+
+
+@reader_app.command("list")
+def show(
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+) -> None:
+    """List the named readers of one instance, and how many messages each lacks."""
+
+    async def ask(client: Client) -> None:
+        found = await client.named_readers()
+        if as_json:
+            echo_json(found)
+            return
+        for each in found:
+            echo(
+                f"{each['name']}  {each['topic']}  {each['behind']:,} messages behind, heard of "
+                f"{each['told_s']:,} s ago, expires after {each['expires_s']:,} s"
+            )
+        if not found:
+            echo(f"{client.instance} has no named readers")
+
+    _with_client(fabric, group, server, ask)
+
+
+@reader_app.command("drop")
+def drop(
+    name: Annotated[str, typer.Argument(help="The name of the reader.")],
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+) -> None:
+    """Let one instance forget a named reader: retention then removes what only it needed."""
+
+    async def ask(client: Client) -> None:
+        await client.drop_reader(name)
+        echo(f"{client.instance} keeps nothing for reader {name}")
+
+    _with_client(fabric, group, server, ask)
+
+
+def _with_client(
+    fabric: str,
+    group: str,
+    server: list[str] | None,
+    work: Callable[[Client], Awaitable[None]],
+) -> None:
+    async def run(options: dict[str, Any]) -> None:
+        from raylay.services.client import Client
+
+        async with Client(**options, on_event=ConnectionLog()) as client:
+            await work(client)
+
+    try:
+        with client_options(fabric, group, server, f"raylay-reader-{os.getpid()}") as options:
+            run_async(run(options))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

@@ -1,0 +1,135 @@
+"""Named readers hold the retention of a real instance, over restarts, until they go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
+
+from raylay.services.client import Client as AsyncClient
+from raylay.services.config.journal import JournalConfig, RetentionConfig
+from raylay.services.errors import CommandFailed
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import RecordBuilder
+
+pytestmark = pytest.mark.covers("Journal", "named readers that hold retention")
+
+SEGMENT_BYTES = 256 * 1024
+BODY = bytes(512)
+AT_ONCE = 25
+MESSAGES = 3_000
+
+
+def publish(client: Client, first: int, messages: int) -> None:
+    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
+    for at in range(first, first + messages, AT_ONCE):
+        records = [
+            builder.build(number, BODY, time.time_ns() // 1000)
+            for number in range(at, at + AT_ONCE)
+        ]
+        client.send({"c": "pb", "n": AT_ONCE}, b"".join(records))
+        client.persisted(at + AT_ONCE - 1)
+
+
+def say(client: Client, have: PublisherRanges | None, **more: Any) -> dict[str, Any]:
+    body = b"" if have is None else msgpack.packb(have.to_wire())
+    client.send({"c": "reader", "name": "lake", "t": "orders", "cid": "r"} | more, body)
+    return client.ack(cid="r").header
+
+
+def missing(server: Server, publisher: int) -> int:
+    """Returns how many messages retention has removed."""
+    client = Client(server.address, "late")
+    have = PublisherRanges()
+    have.add(publisher, 1, 1)
+    client.send(
+        {
+            "c": "subscribe",
+            "sub": "s",
+            "t": "orders",
+            "bm": "0",
+            "cid": "s",
+            "o": {"have": have.to_wire()},
+        }
+    )
+    found = client.ack(cid="s").header
+    client.close()
+    return int(found.get("missing") or 0)
+
+
+def wait_until_some_are_missing(server: Server, client: Client) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not missing(server, client.answer["publisher"]):
+        assert time.monotonic() < deadline_s, server.log[-2_000:]
+        time.sleep(0.2)
+
+
+def started(servers: Servers, path: Path) -> Server:
+    retention = RetentionConfig(size_bytes=SEGMENT_BYTES)
+    journal = JournalConfig(segment_bytes=SEGMENT_BYTES, retention=retention)
+    return single(servers, path, first=True, journal=journal)
+
+
+def test_a_named_reader_holds_retention_over_a_restart(servers: Servers, tmp_path: Path) -> None:
+    server = started(servers, tmp_path)
+    client = Client(server.address, "desk")
+    have = PublisherRanges()
+    have.add(client.answer["publisher"], 1, 1)
+    assert say(client, have)["status"] == "success"
+    publish(client, 1, MESSAGES)
+    server.wait_for("reader 'lake' needs the messages from transaction id")
+    server.kill()
+    server.start()
+    client = Client(server.address, "desk")
+    publish(client, MESSAGES + 1, MESSAGES)
+    server.wait_for("reader 'lake' needs the messages from transaction id", 2)
+    assert missing(server, client.answer["publisher"]) == 0
+
+    client.send({"c": "reader", "cid": "q"})
+    (found,) = msgpack.unpackb(client.ack(cid="q").body)
+    assert (found["name"], found["topic"], found["expires_s"]) == ("lake", "orders", 7 * 86_400)
+    assert found["behind"] >= MESSAGES - 1
+
+    # What it has read goes; what it has not, stays.
+    have.add(client.answer["publisher"], 1, MESSAGES)
+    assert say(client, have)["status"] == "success"
+    wait_until_some_are_missing(server, client)
+    assert missing(server, client.answer["publisher"]) <= MESSAGES
+    assert say(client, None, release=True)["status"] == "success"
+    client.send({"c": "reader", "cid": "q"})
+    assert msgpack.unpackb(client.ack(cid="q").body) == []
+    deadline_s = time.monotonic() + DEADLINE_S
+    while missing(server, client.answer["publisher"]) <= MESSAGES:
+        assert time.monotonic() < deadline_s, server.log[-2_000:]
+        time.sleep(0.2)
+
+
+def test_a_reader_that_says_nothing_expires(servers: Servers, tmp_path: Path) -> None:
+    server = started(servers, tmp_path)
+    client = Client(server.address, "desk")
+    assert say(client, PublisherRanges(), expires_s=1)["status"] == "success"
+    publish(client, 1, MESSAGES)
+    server.wait_for("reader_expired")
+    wait_until_some_are_missing(server, client)
+
+
+def test_clients_name_ask_for_and_drop_readers(servers: Servers, tmp_path: Path) -> None:
+    server = started(servers, tmp_path)
+
+    async def run() -> None:
+        async with AsyncClient("desk", [server.address]) as client:
+            await client.tell_reader("lake", "orders", PublisherRanges(), expires_s=9)
+            (found,) = await client.named_readers()
+            assert (found["name"], found["expires_s"], found["behind"]) == ("lake", 9, 0)
+            await client.drop_reader("lake")
+            await client.drop_reader("lake")
+            assert await client.named_readers() == []
+            with pytest.raises(CommandFailed, match="printable"):
+                await client.tell_reader("a\nb", "orders", PublisherRanges())
+
+    asyncio.run(run())
