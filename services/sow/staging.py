@@ -509,6 +509,8 @@ class SowStaging:
             whole = topic.preprocess(whole)
         key = topic.key_of(record, whole)
         previous = stored = before = None
+        # Key fields of a delta are in what it is merged to, as they are.
+        has_key = topic.keeps_plainly and type(kind).merge is MessageType.merge
         if is_delta or topic.enrich is not None or self._permission is not None:
             previous = self.value(key, now_us)
         if previous is not None:
@@ -524,11 +526,11 @@ class SowStaging:
                 assert before is not None
                 known = ParsedBody(stored, before), ParsedBody(body, whole)
                 whole = merged(before, whole)
-                body = kind.rewritten(whole, *known)
+                body = kind.joined(*known, whole)
             else:
                 body = kind.merge(stored, body)
                 whole = kind.parse(body)
-        if topic.key_of(record._replace(body=body), whole) != key:
+        if not has_key and topic.key_of(record._replace(body=body), whole) != key:
             # Otherwise the record would be folded under another key.
             raise _RefusalError(
                 "bad_key",

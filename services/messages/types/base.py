@@ -228,7 +228,18 @@ class MessageType(ABC):
         """
         self.require(Ability.DELTA)
         one, other = self.known(stored), self.known(delta)
-        return self.rewritten(merged(one.tree, other.tree), one, other)
+        return self.joined(one, other, merged(one.tree, other.tree))
+
+    def joined(self, stored: ParsedBody, delta: ParsedBody, tree: Tree) -> bytes:
+        """Returns the body that has the fields of both.
+
+        Args:
+            tree: the fields of both, merged.
+
+        Raises:
+            MessageTypeError: the type cannot represent one of the values.
+        """
+        return self.rewritten(tree, stored, delta)
 
     def difference(
         self,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 import orjson
 
-from raylay.services.messages.types.base import DEPTH_MAX, VALUES_MAX, shown
+from raylay.services.messages.types.base import DEPTH_MAX, VALUES_MAX, ParsedBody, shown
 from raylay.services.messages.types.splicing import SplicedType
 from raylay.services.messages.types.trees import Tree
 
@@ -142,6 +142,17 @@ class Json(SplicedType[msgspec.Raw]):
             return orjson.dumps(tree)
         except orjson.JSONEncodeError as error:
             raise self.wrong(f"JSON cannot say this: {error}") from None
+
+    def joined(self, stored: ParsedBody, delta: ParsedBody, tree: Tree) -> bytes:
+        """Returns the values of both as they are written, without a look at each, where the delta
+        has no object that could be merged into one of the stored body."""
+        # A derived type may write values in another way.
+        if type(self) is Json and dict not in map(type, delta.tree.values()):
+            try:
+                return _encode_raw(_decode_raw(stored.body) | _decode_raw(delta.body))
+            except (msgspec.MsgspecError, UnicodeError):
+                pass  # A text that this decoder refuses.
+        return super().joined(stored, delta, tree)
 
     def _raws(self, body: bytes | memoryview) -> dict[str, msgspec.Raw]:
         return _decode_raw(body)

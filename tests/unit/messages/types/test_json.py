@@ -10,8 +10,9 @@ import pytest
 from support.message_type_cases import check_deltas, check_fuzz, check_whatever_comes
 
 from raylay.services.errors import MessageTypeError
-from raylay.services.messages.types.base import DEPTH_MAX
+from raylay.services.messages.types.base import DEPTH_MAX, ParsedBody
 from raylay.services.messages.types.json import Json, is_surely_shallow
+from raylay.services.messages.types.trees import merged
 
 pytestmark = pytest.mark.covers("Message types", "every type against hand-written bodies")
 
@@ -194,3 +195,29 @@ def test_many_bodies_are_parsed_as_each_is(bodies: list[bytes]) -> None:
         assert str(found.value) == str(error)
     else:
         assert JSON.parse_all(bodies) == wanted
+
+
+JOINED = (
+    (b'{"a": 1.50, "b":"x"}', b'{"b": "y", "c":[1, 2]}', b'{"a":1.50,"b":"y","c":[1, 2]}'),
+    (b'{"a":{"b":1},"c":2}', b'{"a":3}', b'{"a":3,"c":2}'),
+    (b'{"a":{"b":1, "c":2}}', b'{"a":{"b":7}}', b'{"a":{"b":7,"c":2}}'),
+    (b'{"a":18446744073709551616}', b"{}", b'{"a":18446744073709551616}'),
+)
+
+
+@pytest.mark.parametrize(("stored", "delta", "expected"), JOINED)
+def test_a_delta_is_joined_as_if_each_value_were_looked_at(
+    stored: bytes, delta: bytes, expected: bytes
+) -> None:
+    kind = Json("json")
+    known = kind.known(stored), kind.known(delta)
+    tree = merged(known[0].tree, known[1].tree)
+    assert kind.joined(*known, tree) == kind.rewritten(tree, *known) == expected
+    assert kind.merge(stored, delta) == expected
+
+
+def test_a_text_that_cannot_be_joined_is_written_by_value() -> None:
+    kind = Json("json")
+    one, other = ParsedBody(b"no object", {"a": 1}), ParsedBody(b'{"b":2}', {"b": 2})
+    with pytest.raises(MessageTypeError):
+        kind.joined(one, other, {"a": 1, "b": 2})
