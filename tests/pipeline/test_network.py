@@ -19,6 +19,7 @@ from support.instance_processes import servers as servers
 from support.pipeline_cases import RunningInstance
 
 from raylay.services.client import SyncClient
+from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import CommandFailed, ConfigurationError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.pipeline.network import source
@@ -290,3 +291,39 @@ def test_messages_that_come_late_are_not_in_the_micro_batch_before(
         assert sorted(numbers(rows(reader, begin, gapped))) == expected
         assert sorted(numbers(rows(reader, gapped, to_json(whole)))) == sorted(late)
         reader.stop()
+
+
+def test_what_retention_removed_is_an_error_only_behind_what_was_read(tmp_path: Path) -> None:
+    journal = JournalConfig(segment_bytes=1 << 20, retention=RetentionConfig(size_bytes=2 << 20))
+    keeping = RunningInstance(tmp_path / "Chicago-4", journal=journal)
+    try:
+        schema = schema_of("publisher", "sequence")
+        made = options(keeping, topic="net/removed")
+        reader = NetworkStreamReader(made, schema)
+        publish(keeping, "net/removed", range(100))
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert len(rows(reader, reader.initialOffset(), start)) == 100
+        total, left = 100, 100
+        with SyncClient("desk", [keeping.address]) as client:
+            while left == total:
+                for _ in range(1_000):
+                    client.publish("net/removed", bytes(4_000))
+                client.flush()
+                total += 1_000
+                left = len(rows(NetworkBatchReader(made, schema)))  # of what is left: no error
+        end = reader.latestOffset(start, ReadAllAvailable())
+        # In time the front of what is between the two offsets is removed, too.
+        with (
+            pytest.raises(StorageError, match="removed before they were read"),
+            SyncClient("desk", [keeping.address]) as client,
+        ):
+            while True:
+                rows(reader, start, end)
+                for _ in range(1_000):
+                    client.publish("net/removed", bytes(4_000))
+                client.flush()
+        going_on = options(keeping, topic="net/removed", on_data_loss="go_on")
+        assert len(rows(NetworkStreamReader(going_on, schema), start, end)) < total - 100
+        reader.stop()
+    finally:
+        keeping.stop()

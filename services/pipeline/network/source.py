@@ -266,6 +266,9 @@ class NetworkTable:
         """Yields the rows of a portion."""
         with plain_errors():
             wanted = PublisherRanges.from_wire(portion.wanted)
+            start = PublisherRanges.from_wire(portion.start)
+            # From the epoch what is left is wanted: retention may have removed the front long ago.
+            fails = self.options.on_data_loss == "fail" and bool(start)
             values = None
             if self.value_type is not None:
                 types = self.types or installed_types(())
@@ -274,10 +277,10 @@ class NetworkTable:
             reader = NetworkReader(self.place)
             try:
                 for instance, deliveries in reader.read(
-                    PublisherRanges.from_wire(portion.start),
+                    start,
                     PublisherRanges.from_wire(portion.end),
                     wanted,
-                    fails=self.options.on_data_loss == "fail",
+                    fails=fails,
                 ):
                     rows = _wanted(rows_of_deliveries(instance, deliveries), deliveries, wanted)
                     if rows is not None:
