@@ -96,8 +96,8 @@ def test_a_stream_gives_each_message_once_in_each_publishers_order(
     schema = schema_of("publisher", "sequence", "body")
     reader = NetworkStreamReader(options(instance, topic="net/stream", starting="0|1|"), schema)
     start = reader.initialOffset()
-    assert reader.latestOffset(start, ReadAllAvailable()) == start
     publish(instance, "net/stream", range(500))
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
     first = reader.latestOffset(start, ReadAllAvailable())
     publish(instance, "net/stream", range(500, 800))
     # A micro-batch that is read again, later, is the same.
@@ -113,13 +113,35 @@ def test_a_stream_gives_each_message_once_in_each_publishers_order(
     reader.stop()
 
 
+def test_a_stream_from_now_that_is_killed_in_its_first_micro_batch_loses_nothing(
+    instance: RunningInstance,
+) -> None:
+    schema = schema_of("body")
+    made = options(instance, topic="net/first", starting="0|1|")
+    killed, again = NetworkStreamReader(made, schema), NetworkStreamReader(made, schema)
+    start = killed.initialOffset()
+    publish(instance, "net/first", range(10))
+    end = killed.latestOffset(start, ReadAllAvailable())
+    killed.stop()
+    # Spark kept the end, and asks for the begin again.
+    publish(instance, "net/first", range(10, 20))
+    later = again.initialOffset()
+    found = rows(again, later, end)
+    found += rows(again, end, again.latestOffset(end, ReadAllAvailable()))
+    assert numbers(found) == list(range(20))
+    again.stop()
+
+
 def test_a_batch_begins_and_ends_where_it_is_told(instance: RunningInstance) -> None:
-    schema = schema_of("bookmark", "body")
+    schema = schema_of("bookmark", "origin_time", "body")
     publish(instance, "net/part", range(100))
     found = rows(NetworkBatchReader(options(instance, topic="net/part"), schema))
     starting, ending = found[9]["bookmark"], found[59]["bookmark"]
     made = options(instance, topic="net/part", starting=starting, ending=ending)
     assert numbers(rows(NetworkBatchReader(made, schema))) == list(range(10, 60))
+    first_us = found[0]["origin_time"].timestamp() * 1_000_000
+    made = options(instance, topic="net/part", starting=f"{first_us - 60e6:.0f}")
+    assert numbers(rows(NetworkBatchReader(made, schema))) == list(range(100))
     made = options(instance, topic="net/part", filter="/n > 90 AND /n < 95")
     assert numbers(rows(NetworkBatchReader(made, schema))) == [91, 92, 93, 94]
     made = options(instance, topic="net/part", starting="0|1|")

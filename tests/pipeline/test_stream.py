@@ -200,6 +200,35 @@ def test_a_stream_may_begin_where_nothing_is_yet(mixed: Log) -> None:
     assert txids(reader, start, start) == []
 
 
+@pytest.mark.covers("Data pipeline", "every record once")
+def test_a_stream_from_now_that_is_killed_in_its_first_micro_batch_loses_nothing(
+    instance: Any,
+) -> None:
+    topic = "flights/first"
+
+    def publish(numbers: range) -> None:
+        with SyncClient("first-desk", servers=[instance.address]) as client:
+            for number in numbers:
+                client.publish(topic, b"%d" % number)
+            client.flush()
+
+    def reader() -> StreamReader:
+        given = {"path": str(instance.directory), "topic": topic, "starting": "0|1|"}
+        return StreamReader(ReadOptions.of(given), TXID)
+
+    publish(range(5))
+    killed, again = reader(), reader()
+    start = killed.initialOffset()
+    publish(range(5, 15))
+    end = killed.latestOffset(start, ReadAllAvailable())
+    # Spark kept the end, and asks for the begin again.
+    publish(range(15, 25))
+    found = txids(again, again.initialOffset(), end)
+    found += txids(again, end, again.latestOffset(end, ReadAllAvailable()))
+    assert len(found) == len(set(found)) == 20
+    assert min(found) > start[instance.directory.name]["txid"]
+
+
 def test_a_stream_has_no_ending(mixed: Log) -> None:
     with pytest.raises(ConfigurationError, match="a stream takes no option `ending`"):
         reader_of(mixed, ending="0")

@@ -6,7 +6,7 @@ client of its own, which tells the instance to send its part only. No data direc
 
 from __future__ import annotations
 
-import logging
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,14 +46,14 @@ from raylay.services.pipeline.network.offsets import (
 )
 from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader
 from raylay.services.pipeline.publishing.sink import WriteOptions
+from raylay.services.pipeline.selection import time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
 from raylay.services.pipeline.tables.content import checked_filter
+from raylay.services.pipeline.tables.offsets import StreamBegin
 from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, Mode
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.plugins.message_types import installed_types
-
-log = logging.getLogger("raylay.pipeline")
 
 NOT_SENT = ("segment", "txid", "receive_time", "path", "group", "awaited", "late", "crossed")
 """Columns of a journal that an instance does not send to its clients. Of the times of receipt it
@@ -206,6 +206,12 @@ def _number(name: str, text: str, *, whole: bool) -> Any:
     return number
 
 
+def _bookmark(text: str) -> str:
+    """Returns the bookmark of an option, which may be a time in ISO 8601 or a number since 1970."""
+    found = time_of(text)
+    return text if found is None else f"{found.astimezone(dt.UTC):%Y%m%dT%H%M%S.%fZ}"
+
+
 def _known_column(name: str) -> pa.DataType:
     if name in NETWORK_COLUMNS:
         return NETWORK_COLUMNS[name]
@@ -332,8 +338,8 @@ class NetworkBatchReader(DataSourceReader):
         options = self.table.options
         reader = NetworkReader(self.table.place)
         try:
-            start = reader.held(options.starting)
-            end = reader.held(options.ending) if options.ending else reader.held()
+            start = reader.held(_bookmark(options.starting))
+            end = reader.held(_bookmark(options.ending)) if options.ending else reader.held()
         finally:
             reader.close()
         # A read of nothing needs a partition, too.
@@ -351,6 +357,7 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: NetworkOptions, schema: StructType) -> None:
         self.table = NetworkTable(options, schema)
+        self._first = StreamBegin()
         self._target: PublisherRanges | None = None
         if options.ending:
             raise ConfigurationError(
@@ -368,7 +375,9 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
-        return to_json(self._reader.held(self.table.options.starting))
+        made = to_json(self._reader.held(_bookmark(self.table.options.starting)))
+        self._first.now_is(self.table.options.starting, made)
+        return made
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns `max_records_per_trigger` as a limit."""
@@ -387,6 +396,8 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             RaylayError: no server can be reached, or it refuses what is wanted.
         """
+        if self._first.is_kept_by(start):
+            return start
         known = from_json(start)
         held = self._reader.held() if self._target is None else self._target
         if not new_in(known, held):

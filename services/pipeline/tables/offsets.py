@@ -6,7 +6,26 @@ import json
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.messages.bookmarks import NOW
 from raylay.services.pipeline.journals import JournalPlace, position, record_told
+
+
+class StreamBegin:
+    """The begin of a new stream that starts from now. Spark keeps no offset before the first
+    micro-batch is planned, and asks for the begin again if it is killed in that one, when `now` is
+    later. So the first micro-batch is empty: what came meanwhile is in the second one."""
+
+    def __init__(self) -> None:
+        self._moving: dict[str, Any] | None = None
+
+    def now_is(self, starting: str, begin: dict[str, Any]) -> None:
+        """Takes the begin of a stream with this option `starting`. All but `now` stay the same."""
+        self._moving = begin if starting.strip() in (NOW, NOW.rstrip("|")) else None
+
+    def is_kept_by(self, start: dict[str, Any]) -> bool:
+        """Returns whether a micro-batch from `start` has to be an empty one; once."""
+        first, self._moving = self._moving, None
+        return first is not None and first == start
 
 
 def given_txids(name: str, text: str) -> dict[str, int] | None:

@@ -68,6 +68,7 @@ from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
 from raylay.services.pipeline.tables.inference import InferredType, infer
 from raylay.services.pipeline.tables.offsets import (
+    StreamBegin,
     another_journal,
     bound,
     given_txids,
@@ -581,6 +582,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.table = StretchTable(options, schema)
+        self._first = StreamBegin()
         self._target: dict[str, int] | None = None
         if options.ending:
             raise ConfigurationError(
@@ -594,10 +596,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self.options.places()
         if self.options.topic:
             check_journaled(self.options.topic, found)
-        return {
+        made = {
             place.instance: offset_of(place, bound(place, txids, self.options.starting))
             for place in found
         }
+        self._first.now_is(self.options.starting, made)
+        return made
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns `max_records_per_trigger` as a limit."""
@@ -618,6 +622,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             StorageError: an instance's journal is not the one that the query read, or was restored
                 from a backup.
         """
+        if self._first.is_kept_by(start):
+            return start
         places_read: dict[str, JournalPlace] = {}
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
@@ -681,7 +687,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = position(place, EPOCH) + 1
             known = start.get(place.instance)
             after = int(known["txid"]) if known is not None else first - 1
-            if known is not None and (after > last or replaced_since(place, known)):
+            if known is not None and replaced_since(place, known):
                 after = first - 1
             if after < last and after + 1 < first:
                 self._lost(
