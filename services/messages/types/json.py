@@ -66,7 +66,8 @@ class Json(SplicedType[msgspec.Raw]):
         together = b"".join(bodies)
         # Flat objects, none of them long: none needs to be looked at by itself.
         if (
-            max(map(len, bodies), default=0) <= COUNTED_FROM_BYTES
+            type(self).parse is Json.parse  # A derived type may read bodies in another way.
+            and max(map(len, bodies), default=0) <= COUNTED_FROM_BYTES
             and together.count(b"{") == len(bodies)
             and b"[" not in together
         ):
@@ -100,7 +101,7 @@ class Json(SplicedType[msgspec.Raw]):
     def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
         """Returns a parser that reads only these few fields, in a third of the time. Where one of
         them is an object or array, the whole body is read."""
-        if not 0 < len(names) <= FEW_FIELDS:
+        if not 0 < len(names) <= FEW_FIELDS or type(self).parse is not Json.parse:
             return self.parse
         decode, parse, bounded = _decoder(names), self.parse, self.bounded
 
@@ -121,7 +122,7 @@ class Json(SplicedType[msgspec.Raw]):
         """Returns a reader that takes half the time for bodies without an escape whose fields are
         plain values, because it decodes them together."""
         one_by_one = super().reader_of(names)
-        if not 0 < len(names) <= FEW_FIELDS:
+        if not 0 < len(names) <= FEW_FIELDS or type(self).parse is not Json.parse:
             return one_by_one
         decode = _decoder(names)
 

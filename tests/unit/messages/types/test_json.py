@@ -197,6 +197,21 @@ def test_many_bodies_are_parsed_as_each_is(bodies: list[bytes]) -> None:
         assert JSON.parse_all(bodies) == wanted
 
 
+class Counted(Json):
+    """A type of somebody else that reads bodies in its own way."""
+
+    def parse(self, body: bytes | memoryview) -> dict[str, Any]:
+        return {"n": len(body)}
+
+
+def test_a_derived_type_that_parses_in_its_own_way_does_so_everywhere() -> None:
+    kind, bodies = Counted("counted"), [b'{"a":1}', b"{}"]
+    wanted = [{"n": 7}, {"n": 2}]
+    assert kind.parse_all(bodies) == wanted
+    assert list(map(kind.parser_of(frozenset(("n",))), bodies)) == wanted
+    assert kind.reader_of(frozenset(("n",)))(bodies) == wanted
+
+
 JOINED = (
     (b'{"a": 1.50, "b":"x"}', b'{"b": "y", "c":[1, 2]}', b'{"a":1.50,"b":"y","c":[1, 2]}'),
     (b'{"a":{"b":1},"c":2}', b'{"a":3}', b'{"a":3,"c":2}'),
