@@ -60,7 +60,7 @@ ROWS_A_FRAME = 100
 SAMPLING_RATIO_DEFAULT = 0.001
 
 
-class Client(ReaderCommands):
+class Client:
     """A connection to a fabric that outlives connections: publishes, subscribes, fails over.
 
         async with Client("orders-desk", servers=["host-a:9007", "host-b:9007"]) as client:
@@ -182,6 +182,7 @@ class Client(ReaderCommands):
         self._publisher = Publisher(runtime, sampling_ratio, publish_timeout_s)
         self._subscriber = Subscriber(runtime)
         self._queues = QueueOperations(runtime, self._publisher, self._subscriber)
+        self.readers = ReaderCommands(runtime)
 
     async def _shut_down(self) -> None:
         self._queues.shut_down()
@@ -845,8 +846,7 @@ class Client(ReaderCommands):
         """The status of a queue at the instance that the client is connected to (docs/queues.md).
 
         Raises:
-            CommandFailed: there is no such queue: `no_queue`.
-            ConnectionLost: no server answered.
+            CommandFailed: there is no such queue: `no_queue`. ConnectionLost: no server answered.
         """
         return await self._queues.status(queue, message_type)
 

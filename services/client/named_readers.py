@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgpack
@@ -11,20 +12,23 @@ from raylay.services.client.runtime import ClientRuntime
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
 
+EXPIRES_S_DEFAULT = 7 * 86_400
+
 
 class ReaderCommands:
-    """The part of `Client` that names readers."""
+    """The commands of one client about named readers: its `readers`."""
 
-    runtime: ClientRuntime
+    def __init__(self, runtime: ClientRuntime) -> None:
+        self._runtime = runtime
 
     @checks_keywords
-    async def tell_reader(
+    async def tell(
         self,
         name: str,
         topic: str,
         have: PublisherRanges,
         *,
-        expires_s: int = 7 * 86_400,
+        expires_s: int = EXPIRES_S_DEFAULT,
     ) -> None:
         """Says what a named reader holds: the instance that the client is connected to removes no
         segment with another message, until it is told more (docs/journal.md). Durable there when
@@ -40,16 +44,44 @@ class ReaderCommands:
             ConnectionLost: no server answered; the command may have been performed.
         """
         header: Header = {"c": "reader", "name": name, "t": topic, "expires_s": expires_s}
-        await self.runtime.command(header, msgpack.packb(have.to_wire()))
+        await self._runtime.command(header, msgpack.packb(have.to_wire()))
 
-    async def drop_reader(self, name: str) -> None:
-        """Lets the instance forget a named reader, whether it has it or not. Raises as
-        `tell_reader`."""
-        await self.runtime.command({"c": "reader", "name": name, "release": True})
+    async def drop(self, name: str) -> None:
+        """Lets the instance forget a named reader, whether it has it or not. Raises as `tell`."""
+        await self._runtime.command({"c": "reader", "name": name, "release": True})
 
-    async def named_readers(self) -> list[dict[str, Any]]:
+    async def known(self) -> list[dict[str, Any]]:
         """Returns the named readers of the instance that the client is connected to, with what each
-        lacks; with permissions, those of its user. Raises as `tell_reader`."""
-        _, body = await self.runtime.command({"c": "reader"})
+        lacks; with permissions, those of its user. Raises as `tell`."""
+        _, body = await self._runtime.command({"c": "reader"})
         found: list[dict[str, Any]] = msgpack.unpackb(body)
+        return found
+
+
+class SyncReaderCommands:
+    """`ReaderCommands` for a SyncClient.
+
+    Args:
+        run: runs a coroutine on the client's loop thread, and returns its result.
+    """
+
+    def __init__(
+        self, run: Callable[[Coroutine[Any, Any, Any]], Any], readers: ReaderCommands
+    ) -> None:
+        self._run = run
+        self._readers = readers
+
+    def tell(
+        self, name: str, topic: str, have: PublisherRanges, *, expires_s: int = EXPIRES_S_DEFAULT
+    ) -> None:
+        """Says what a named reader holds (`ReaderCommands.tell`)."""
+        self._run(self._readers.tell(name, topic, have, expires_s=expires_s))
+
+    def drop(self, name: str) -> None:
+        """Lets the instance forget a named reader (`ReaderCommands.drop`)."""
+        self._run(self._readers.drop(name))
+
+    def known(self) -> list[dict[str, Any]]:
+        """Returns the named readers of the instance (`ReaderCommands.known`)."""
+        found: list[dict[str, Any]] = self._run(self._readers.known())
         return found

@@ -20,6 +20,7 @@ from raylay.services.client.body_decoder import Value
 from raylay.services.client.client import DELTA_PUBLISH, Client
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.named_readers import SyncReaderCommands
 from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.client.publishing.outbox import body_bytes, check_values
 from raylay.services.client.queues.queue_consumer import QueueConsumer
@@ -225,6 +226,7 @@ class SyncClient:
 
     def __init__(self, name: str, *args: Any, **options: Any) -> None:
         self.client = Client(name, *args, **options)
+        self.readers = SyncReaderCommands(self._run, self.client.readers)
         self._read_span = span_reader()
         """The reader of the calling thread's span: the loop thread has none."""
         self._publish_timeout_s = float(options.get("publish_timeout_s", 30.0))
@@ -469,9 +471,6 @@ class SyncClient:
     delta_subscribe = _blocking(Client.delta_subscribe, SyncSubscription)
     acknowledge_matching = _blocking(Client.acknowledge_matching, _itself)
     queue_status = _blocking(Client.queue_status, _itself)
-    tell_reader = _blocking(Client.tell_reader, _itself)
-    drop_reader = _blocking(Client.drop_reader, _itself)
-    named_readers = _blocking(Client.named_readers, _itself)
     sow = _blocking(_in_a_coroutine(Client.sow), SyncQuery)
     acknowledge = _blocking(_in_a_coroutine(Client.acknowledge), _itself)
     queue = _blocking(_in_a_coroutine(Client.queue), _sync_consumer)

@@ -35,7 +35,7 @@ def show(
     """List the named readers of one instance, and how many messages each lacks."""
 
     async def ask(client: Client) -> None:
-        found = await client.named_readers()
+        found = await client.readers.known()
         if as_json:
             echo_json(found)
             return
@@ -60,7 +60,7 @@ def drop(
     """Let one instance forget a named reader: retention then removes what only it needed."""
 
     async def ask(client: Client) -> None:
-        await client.drop_reader(name)
+        await client.readers.drop(name)
         echo(f"{client.instance} keeps nothing for reader {name}")
 
     _with_client(fabric, group, server, ask)

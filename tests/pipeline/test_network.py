@@ -132,6 +132,35 @@ def test_a_stream_from_now_that_is_killed_in_its_first_micro_batch_loses_nothing
     again.stop()
 
 
+def test_a_named_reader_tells_every_server_how_far_it_is(instance: RunningInstance) -> None:
+    publish(instance, "net/named", range(100))
+    away = "127.0.0.1:1"
+    made = NetworkOptions.of(
+        {
+            "servers": f"{instance.address},{away}",
+            "topic": "net/named",
+            "reader": "lake",
+            "reader_expires_s": "90",
+        }
+    )
+    reader = NetworkStreamReader(made, schema_of("body"))
+    start = reader.initialOffset()
+
+    def behind() -> tuple[int, int]:
+        with SyncClient("looker", [instance.address]) as client:
+            (found,) = client.readers.known()
+        assert (found["name"], found["topic"]) == ("lake", "net/named")
+        return found["behind"], found["expires_s"]
+
+    held, expires_s = behind()
+    assert held >= 100 and expires_s == 90
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(rows(reader, start, end)) == 100
+    reader.commit(end)
+    assert behind()[0] == 0
+    reader.stop()
+
+
 def test_a_batch_begins_and_ends_where_it_is_told(instance: RunningInstance) -> None:
     schema = schema_of("bookmark", "origin_time", "body")
     publish(instance, "net/part", range(100))

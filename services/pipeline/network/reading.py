@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -11,7 +12,7 @@ from typing import Any
 
 from raylay.services.client.messages import MessageBatch, SequenceRange
 from raylay.services.client.sync import SyncClient, SyncSubscription
-from raylay.services.errors import BookmarkNotFound, RaylayError, StorageError
+from raylay.services.errors import BookmarkNotFound, CommandFailed, RaylayError, StorageError
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.pipeline.network.offsets import covers, new_in, told_as_held
@@ -24,7 +25,11 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """Pauses, in seconds, between two questions to an instance that lacks messages of a micro-batch."""
 TAKEN_BYTES = 8 * 1024 * 1024
 """Bytes of deliveries that become one batch of rows."""
+READER_CONNECT_WAIT_S = 3.0
+"""Seconds to look for a server that is to be told a reader's place."""
 _NAMED_MAX = 3
+
+log = logging.getLogger("raylay.pipeline")
 
 
 class ReadingStore:
@@ -106,6 +111,55 @@ class NetworkPlace:
     def __repr__(self) -> str:
         # The client's options have a password.
         return f"NetworkPlace({self.topic!r} at {self.client.get('servers')})"
+
+
+class ReaderPlaces:
+    """The place of a named reader at each server, for which instances keep segments
+    (docs/journal.md). Owner: the driver.
+
+    A server that is away is told when it is there again; until then it keeps more than it needs.
+
+    Args:
+        name: the reader's name; empty: nothing is told.
+    """
+
+    def __init__(self, place: NetworkPlace, name: str, expires_s: int) -> None:
+        self._place = place
+        self._name = name
+        self._expires_s = expires_s
+        self._clients: dict[int, SyncClient] = {}
+
+    def tell(self, held: PublisherRanges) -> None:
+        """Says what the reader does not need any more.
+
+        Raises:
+            CommandFailed: a server refuses the reader.
+        """
+        for number, server in enumerate(self._place.client["servers"] if self._name else ()):
+            try:
+                client = self._client(number, server)
+                client.readers.tell(self._name, self._place.topic, held, expires_s=self._expires_s)
+            except CommandFailed:
+                raise
+            except RaylayError as error:
+                log.warning("%s is not told the place of reader %s: %s", server, self._name, error)
+
+    def _client(self, number: int, server: Any) -> SyncClient:
+        known = self._clients.get(number)
+        if known is None:
+            options = self._place.client | {"servers": [server]}
+            known = self._clients[number] = SyncClient(
+                f"spark-{uuid.uuid4().hex[:12]}",
+                **options,
+                failover="any",
+                connect_wait_s=READER_CONNECT_WAIT_S,
+            )
+        return known
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close(flush=False)
+        self._clients.clear()
 
 
 class NetworkReader:

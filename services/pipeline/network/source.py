@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.named_readers import EXPIRES_S_DEFAULT
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.bookmarks import EPOCH
@@ -44,7 +45,7 @@ from raylay.services.pipeline.network.offsets import (
     to_json,
     united,
 )
-from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader
+from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader, ReaderPlaces
 from raylay.services.pipeline.publishing.sink import WriteOptions
 from raylay.services.pipeline.selection import time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
@@ -63,7 +64,7 @@ ALL_TOPICS = ".*"
 READERS_DEFAULT = 4
 PORTION_MESSAGES_MIN = 20_000
 """Messages below which a micro-batch is not divided further: a reader takes 50 ms to connect."""
-_WHOLE_OPTIONS = ("readers", "max_records_per_trigger")
+_WHOLE_OPTIONS = ("readers", "reader_expires_s", "max_records_per_trigger")
 _SECONDS_OPTIONS = ("connect_wait_s", "read_wait_s")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "mode": ("failfast", "permissive", "dropmalformed", "dead_letter"),
@@ -96,6 +97,8 @@ class NetworkOptions:
     ending: str = ""
     on_data_loss: str = "fail"
     readers: int = READERS_DEFAULT
+    reader: str = ""
+    reader_expires_s: int = EXPIRES_S_DEFAULT
     max_records_per_trigger: int = 0
     connect_wait_s: float = 30.0
     read_wait_s: float = 60.0
@@ -365,18 +368,26 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks get the reader, but not the driver's client.
-        return {name: value for name, value in vars(self).items() if name != "_reader"}
+        # Tasks get the reader, but not the driver's clients.
+        clients = ("_reader", "_told")
+        return {name: value for name, value in vars(self).items() if name not in clients}
 
     @cached_property
     def _reader(self) -> NetworkReader:
         return NetworkReader(self.table.place)
 
+    @cached_property
+    def _told(self) -> ReaderPlaces:
+        options = self.table.options
+        return ReaderPlaces(self.table.place, options.reader, options.reader_expires_s)
+
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
-        made = to_json(self._reader.held(_bookmark(self.table.options.starting)))
+        begin = self._reader.held(_bookmark(self.table.options.starting))
+        made = to_json(begin)
         self._first.now_is(self.table.options.starting, made)
+        self._told.tell(begin)
         return made
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -422,8 +433,15 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yields the rows of one partition."""
         return self.table.read(partition.value)
 
+    @plain_errors()
+    def commit(self, end: dict[str, Any]) -> None:
+        """Tells the servers that a named reader does not need what was before `end`."""
+        if self.table.options.reader:
+            self._told.tell(from_json(end))
+
     def stop(self) -> None:
-        """Ends the driver's client."""
-        reader = vars(self).pop("_reader", None)
-        if reader is not None:
-            reader.close()
+        """Ends the driver's clients."""
+        for name in ("_reader", "_told"):
+            client = vars(self).pop(name, None)
+            if client is not None:
+                client.close()
