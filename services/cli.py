@@ -178,7 +178,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": (f"{_COMMANDS}.config:config_app", "Check and show configuration files."),
     "pipeline": (
         "raylay.services.pipeline.commands:pipeline_app",
-        "Spark over journals: archive, compact, expire, audit, aggregate, latency, replay, publish.",
+        "Spark over journals: archive, compact, expire, audit, aggregate, latency, replay.",
     ),
     "journal": (f"{_COMMANDS}.journal:journal_app", "Show, verify and maintain a journal."),
     "dump": (

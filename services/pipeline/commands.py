@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 pipeline_app = typer.Typer(
     add_completion=False,
-    help="Spark over journals: archive, compact, expire, audit, aggregate, latency, replay, "
-    "publish.",
+    help="Spark over journals: archive, compact, expire, audit, aggregate, latency, replay.",
     no_args_is_help=True,
 )
 
