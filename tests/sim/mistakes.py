@@ -1756,6 +1756,7 @@ TWINS = frozenset(("contents not compared", "found: held is the same"))
 
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,
+    "unused: of who is gone": 5_000_584,
     "notes freed untold": 830_011_433,
     "retirement forgotten": 1170,
     "front's generation kept": 20_780,
