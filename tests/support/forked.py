@@ -170,8 +170,11 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
         read, write = os.pipe()
         between = os.fork()
         if not between:
+            parent = os.getpid()
             if os.fork():
                 os._exit(0)
+            while os.getppid() == parent:
+                os.sched_yield()  # On a busy machine its end may be later than what follows here.
             for at, stream in enumerate((*streams, write)):
                 os.dup2(stream, at)
             os.closerange(TOLD + 1, max(read, write, requests.fileno(), *streams) + 1)
