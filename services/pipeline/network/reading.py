@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -173,13 +174,20 @@ class NetworkReader:
         self._place = place
         self._store = ReadingStore()
         self._number = 0
+        self._instances: deque[str] = deque()
+        """The instance of each delivery that was not taken yet, in order: the client may be
+        connected to another one, or to none, when it is taken."""
         self._client = SyncClient(
             f"spark-{uuid.uuid4().hex[:12]}",
             **place.client,
             failover="any",
             bookmark_store=self._store,
             connect_wait_s=place.connect_wait_s,
+            on_arrival=self._arrived,
         )
+
+    def _arrived(self, batch: MessageBatch[Any]) -> None:
+        self._instances.append(self.instance)
 
     @property
     def instance(self) -> str:
@@ -240,6 +248,7 @@ class NetworkReader:
         while True:
             instance = self.instance
             self.wait_held(portion)
+            self._instances.clear()
             subscription = self._subscribe(name, TO_THE_END, not_found="fail" if fails else "epoch")
             yield from self._deliveries(subscription)
             subscription.unsubscribe()
@@ -252,7 +261,7 @@ class NetworkReader:
     ) -> Iterator[tuple[str, list[MessageBatch[Any]]]]:
         taken: list[MessageBatch[Any]] = []
         taken_bytes = 0
-        instance = self.instance
+        instance = ""
         while not self._store.is_done:
             try:
                 batch = subscription.next_batch(LEFT_LOOKED_AT_S)
@@ -261,10 +270,11 @@ class NetworkReader:
             if batch is None:
                 break
             self._store.given(batch.ranges or ())
-            if taken and (taken_bytes >= TAKEN_BYTES or self.instance != instance):
+            origin = self._instances.popleft()
+            if taken and (taken_bytes >= TAKEN_BYTES or origin != instance):
                 yield instance, taken
                 taken, taken_bytes = [], 0
-            instance = self.instance
+            instance = origin
             taken.append(batch)
             taken_bytes += len(batch.payload)
         if taken:
