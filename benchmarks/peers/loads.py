@@ -45,7 +45,7 @@ class Size:
     kills: int = 5
     queue_runs: int = 2
     queue_messages: tuple[int, int] = (2_000, 30_000)
-    """With a backlog of 1, and with a larger one."""
+    """Number of messages with a backlog of 1, and with a larger one."""
 
 
 QUICK = Size(

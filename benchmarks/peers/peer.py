@@ -158,7 +158,7 @@ class Peer(ABC):
 
     # -- failover without evidence -----------------------------------------------------------
     async def leave_to_age(self) -> None:
-        """From now on the silence of a killed server is all that tells of it."""
+        """Makes failovers wait for the silence of a killed server, as nothing else tells of it."""
         raise NotImplementedError
 
     # -- the latest record of each key -------------------------------------------------------

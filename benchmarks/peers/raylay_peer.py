@@ -35,8 +35,8 @@ FABRICS: dict[str, dict[str, Any]] = {
         ]
     },
 }
-"""What the sync pair is made with, by its name: one without anything for all loads that need no
-more. One runs at a time."""
+"""Configurations of the sync pair, by its name: one without anything for all loads that need no
+more. One pair runs at a time."""
 
 
 class RaylayPublisher(Publisher):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,9 @@ from raylay.services.commands.shared.options import (
 from raylay.services.commands.shared.printing import echo, echo_json, print_message
 from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
+
+if TYPE_CHECKING:
+    from raylay.services.client import Client
 
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
 
@@ -81,6 +84,32 @@ def client_options(
         yield options
     finally:
         traces.close()
+
+
+def with_client(
+    fabric: str,
+    group: str,
+    servers: list[str] | None,
+    name: str,
+    work: Callable[[Client], Awaitable[None]],
+) -> None:
+    """Connects a client, and does some work with it. Ctrl-C ends both.
+
+    Args:
+        name: the beginning of the client's name.
+    """
+
+    async def run(options: dict[str, Any]) -> None:
+        from raylay.services.client import Client
+
+        async with Client(**options, on_event=ConnectionLog()) as client:
+            await work(client)
+
+    try:
+        with client_options(fabric, group, servers, f"{name}-{os.getpid()}") as options:
+            run_async(run(options))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def publish(

@@ -3,17 +3,12 @@ subscribe QUEUE --backlog N` consumes one."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.messages import client_options
-from raylay.services.commands.publish import INTERRUPTED
-from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.messages import with_client
 from raylay.services.commands.shared.controlled import controlled
-from raylay.services.commands.shared.interrupts import run_async
 from raylay.services.commands.shared.options import (
     FabricOption,
     GroupOption,
@@ -63,7 +58,7 @@ def status(
             shown = f"{value:,}" if is_count else "unknown" if value is None else value
             echo(f"{name.replace('_', ' '):<{width}}  {shown}")
 
-    _with_client(fabric, group, server, show)
+    with_client(fabric, group, server, "raylay-queue", show)
 
 
 @queue_app.command("ack")
@@ -146,23 +141,4 @@ def _say(
         )
         echo(f"{count:,} messages of {queue}")
 
-    _with_client(*where, say)
-
-
-def _with_client(
-    fabric: str,
-    group: str,
-    server: list[str] | None,
-    work: Callable[[Client], Awaitable[None]],
-) -> None:
-    async def run(options: dict[str, Any]) -> None:
-        from raylay.services.client import Client
-
-        async with Client(**options, on_event=ConnectionLog()) as client:
-            await work(client)
-
-    try:
-        with client_options(fabric, group, server, f"raylay-queue-{os.getpid()}") as options:
-            run_async(run(options))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with_client(*where, "raylay-queue", say)

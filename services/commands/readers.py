@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.messages import client_options
-from raylay.services.commands.publish import INTERRUPTED
-from raylay.services.commands.shared.connection_log import ConnectionLog
-from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.messages import with_client
 from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
 from raylay.services.commands.shared.printing import echo, echo_json
 
@@ -47,7 +42,7 @@ def show(
         if not found:
             echo(f"{client.instance} has no named readers")
 
-    _with_client(fabric, group, server, ask)
+    with_client(fabric, group, server, "raylay-reader", ask)
 
 
 @reader_app.command("drop")
@@ -63,23 +58,4 @@ def drop(
         await client.readers.drop(name)
         echo(f"{client.instance} keeps nothing for reader {name}")
 
-    _with_client(fabric, group, server, ask)
-
-
-def _with_client(
-    fabric: str,
-    group: str,
-    server: list[str] | None,
-    work: Callable[[Client], Awaitable[None]],
-) -> None:
-    async def run(options: dict[str, Any]) -> None:
-        from raylay.services.client import Client
-
-        async with Client(**options, on_event=ConnectionLog()) as client:
-            await work(client)
-
-    try:
-        with client_options(fabric, group, server, f"raylay-reader-{os.getpid()}") as options:
-            run_async(run(options))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    with_client(fabric, group, server, "raylay-reader", ask)

@@ -91,7 +91,7 @@ TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 def matches(row: dict[str, Any], condition: ds.Filter) -> bool:
-    """As Spark has it: nothing but IS NULL and <=> is true of a null, and NOT of none of them."""
+    """Judges a row as Spark does: only IS NULL and <=> are true of a null, NOT of neither."""
     if isinstance(condition, ds.Not):
         inner: Any = condition.child
         value = row[inner.attribute[0]]

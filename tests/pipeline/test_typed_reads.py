@@ -487,7 +487,7 @@ def test_xml_and_nvfix_are_read(tmp_path: Path) -> None:
 
 
 def test_types_of_a_configuration_stand_beside_one_another(tmp_path: Path) -> None:
-    """In one journal: json, a composite, a type that nobody defined, and one without fields."""
+    """One journal holds json, a composite, a type that nobody defined, and one without fields."""
     part = b'{"n": 1}'
     both = len(part).to_bytes(4, "big") + part + (4).to_bytes(4, "big") + b"n=2\1"
     runs = [

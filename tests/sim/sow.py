@@ -78,7 +78,7 @@ def filtered_sort(number: int) -> int | None:
 
 
 def change(topic: str, number: int, *, keyed: bool = False) -> tuple[int, bytes] | None:
-    """What a publisher's message is that is no plain publish, and its body.
+    """Returns the command of a publisher's message that is no plain publish, and its body.
 
     Args:
         keyed: whether the keys of the last arrival are made of fields.

@@ -124,7 +124,7 @@ class KeepsWhatFailed(SowStaging):
 
 
 class KeepsTheFirstOfARun(SowState):
-    """Of the messages of one key in a run that is folded at once, the first one counts."""
+    """Takes the first of the messages of one key in a run that is folded at once."""
 
     def put_run(
         self, keys: Sequence[bytes], plain: PlainRecords, first_txid: int, received_us: int

@@ -1008,7 +1008,7 @@ def test_evidence_does_not_pass_the_minimum_or_the_grace_period(least: int, grac
 
 @pytest.mark.covers("Replication", "downgraded at once on evidence")
 def test_evidence_of_a_grace_period_counts_when_it_is_over() -> None:
-    """It was told once, when it changed nothing: whoever published later waited for the age."""
+    """Evidence was told once, when it changed nothing: later publishers waited for the age."""
     play, client = evidence(grace_ms=500)
     play.world.crash("b")
     play.until(1_500)

@@ -17,7 +17,7 @@ from raylay.storage.sow import LmdbSowStore
 
 KEYS = 40
 BLOCK_BYTES, DEAD_BYTES_MIN = 3_000, 5_000
-"""So small that every few commits merge blocks and give up dead ones."""
+"""Sizes by which every few commits merge blocks and give up dead ones."""
 DELETED_EVERY = 7
 
 

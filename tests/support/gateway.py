@@ -30,16 +30,16 @@ class Gateway:
 
     # -- what becomes of connections -------------------------------------------------------------
     def relays(self, target: int = 0) -> None:
-        """From now on connections go to the target."""
+        """Passes further connections on to the target."""
         self._target = target or self._target
         self._set(self._relay)
 
     def hangs_up(self) -> None:
-        """From now on connections are accepted and closed."""
+        """Accepts further connections and closes them."""
         self._set(lambda connection: None)
 
     def answers(self, data: bytes) -> None:
-        """From now on connections are told this, and closed once the other side has said
+        """Sends this on further connections, and closes each once the other side has said
         something."""
 
         def answer(connection: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Gateway:
         self._set(answer)
 
     def refuses(self) -> None:
-        """From now on nothing listens."""
+        """Stops listening: further connections are refused."""
         self.close()
 
     def cut(self) -> None:

@@ -50,12 +50,12 @@ from raylay.services.pipeline.tables.offsets import (
     offset_of,
     replaced_since,
 )
+from raylay.services.pipeline.tables.option_checks import known_options, whole_number
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, BodyParser, misfit_error
 from raylay.services.pipeline.worker_errors import plain_errors
 
 CHANGES = "changes"
-SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 DDL: dict[str, str] = {
     "txid": "BIGINT",
     "sequence": "BIGINT",
@@ -113,23 +113,10 @@ class ChangeOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ChangeOptions:
         """Returns the options from those that Spark passes."""
-        values: dict[str, Any] = {}
-        for name, value in dict(options).items():
-            if name.lower() in SPARK_OPTIONS:
-                continue
-            if name.lower() not in cls.names():
-                raise ConfigurationError(
-                    f"a read of changes has no option {name}: "
-                    f"{', '.join(sorted(cls.names()))} are known"
-                )
-            values[name.lower()] = value
-        limit = values.get("max_records_per_trigger")
-        if limit is not None:
-            if not str(limit).isdecimal() or not int(limit):
-                raise ConfigurationError(
-                    f"max_records_per_trigger is {limit!r}: give a whole number above 0"
-                )
-            values["max_records_per_trigger"] = int(limit)
+        values = known_options(options, cls.names(), "a read of changes has no option")
+        name = "max_records_per_trigger"
+        if name in values:
+            values[name] = whole_number(name, values[name])
         made = cls(**values)
         made.mode = made.mode.lower()
         if made.mode not in MODES:

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -51,6 +50,12 @@ from raylay.services.pipeline.selection import time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
 from raylay.services.pipeline.tables.content import checked_filter
 from raylay.services.pipeline.tables.offsets import StreamBegin
+from raylay.services.pipeline.tables.option_checks import (
+    choose,
+    known_options,
+    wanted_columns,
+    whole_number,
+)
 from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, Mode
 from raylay.services.pipeline.worker_errors import plain_errors
@@ -71,7 +76,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_data_loss": ("fail", "go_on"),
     "network": ("true", "false"),
 }
-_SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 
 
 @dataclass(slots=True)
@@ -120,29 +124,17 @@ class NetworkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> NetworkOptions:
         """Returns the options from those that Spark passes: lower-case names, values as text."""
-        values: dict[str, Any] = {}
-        for name, value in dict(options).items():
-            name = name.lower()
-            if name in _SPARK_OPTIONS:
-                continue
-            if name not in cls.__dataclass_fields__:
-                more = " (of a read of journals: leave `servers` out)" if name == "path" else ""
-                raise ConfigurationError(
-                    f"a read over the network has no option {name}{more}: "
-                    f"{', '.join(sorted(cls.names()))} are known"
-                )
-            values[name] = value
-        for name in (*_WHOLE_OPTIONS, *_SECONDS_OPTIONS):
+        hints = {"path": " (of a read of journals: leave `servers` out)"}
+        no_option = "a read over the network has no option"
+        values = known_options(options, cls.names(), no_option, hints)
+        for name in _WHOLE_OPTIONS:
             if name in values:
-                values[name] = _number(name, values[name], whole=name in _WHOLE_OPTIONS)
+                values[name] = whole_number(name, values[name])
+        for name in _SECONDS_OPTIONS:
+            if name in values:
+                values[name] = _seconds(name, values[name])
         made = cls(**values)
-        for name, allowed in _CHOICES.items():
-            value = getattr(made, name).lower()
-            if value not in allowed:
-                raise ConfigurationError(
-                    f"{name} is {getattr(made, name)!r}: give {' or '.join(allowed)}"
-                )
-            setattr(made, name, value)
+        choose(made, _CHOICES)
         if bool(made.servers) == bool(made.fabric):
             raise ConfigurationError(
                 "give either `servers` (host:port, separated by commas) or `fabric` (its name, "
@@ -197,16 +189,14 @@ class NetworkOptions:
         return installed_types(settings.types_of(settings.instances[0]))
 
 
-def _number(name: str, text: str, *, whole: bool) -> Any:
-    kind: Any = int if whole else float
+def _seconds(name: str, text: str) -> float:
     try:
-        number = kind(text)
+        seconds = float(text)
     except ValueError:
-        number = 0
-    if not number > 0:
-        what = "whole number" if whole else "number of seconds"
-        raise ConfigurationError(f"{name} is {text!r}: give a {what} above 0")
-    return number
+        seconds = 0.0
+    if not seconds > 0:
+        raise ConfigurationError(f"{name} is {text!r}: give a number of seconds above 0")
+    return seconds
 
 
 def _bookmark(text: str) -> str:
@@ -247,19 +237,8 @@ class NetworkTable:
         self.options = options
         self.place = options.place()
         self.types = options.types() if options.schema else None
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self.columns = []
-        self.value_type: pa.StructType | None = None
-        for wanted in self.arrow_schema:
-            if wanted.name == VALUE and pa.types.is_struct(wanted.type):
-                self.value_type = wanted.type
-                continue
-            kind = _known_column(wanted.name)
-            if wanted.type != kind:
-                raise ConfigurationError(
-                    f"column {wanted.name} has type {kind}, but the schema gives it {wanted.type}"
-                )
-            self.columns.append(wanted.name)
+        wanted = wanted_columns(schema, _known_column)
+        self.arrow_schema, self.columns, self.value_type = wanted
 
     def partitions(self, start: PublisherRanges, end: PublisherRanges) -> list[InputPartition]:
         """Returns a partition for each reader; none where nothing is new."""

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     Not,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -75,6 +75,12 @@ from raylay.services.pipeline.tables.offsets import (
     offset_of,
     replaced_since,
 )
+from raylay.services.pipeline.tables.option_checks import (
+    choose,
+    known_options,
+    wanted_columns,
+    whole_number,
+)
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
@@ -85,8 +91,6 @@ from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 log = logging.getLogger("raylay.pipeline")
 
 FORMAT = "raylay"
-SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""Options of Spark's own that Spark passes to a source."""
 DDL_OF: dict[pa.DataType, str] = {
     pa.string(): "STRING",
     pa.int64(): "BIGINT",
@@ -97,7 +101,14 @@ DDL_OF: dict[pa.DataType, str] = {
     COLUMNS["path"]: "ARRAY<STRING>",
 }
 SAMPLED = ("body", "message_type", "command")
-DATA_LOSS = ("fail", "go_on")
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "mode": ("failfast", "permissive", "dropmalformed", "dead_letter"),
+    "on_corrupt": ("stop", "skip", "dead_letter"),
+    "on_data_loss": ("fail", "go_on"),
+    "verify": ("true", "false"),
+    "inferschema": ("true", "false"),
+}
+"""The values that options may have."""
 SAMPLE_SIZE_DEFAULT = 10_000
 SAMPLE_PLACES = 16
 """Places of a journal from which a sample is taken, so that it has old and new bodies."""
@@ -140,33 +151,12 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Returns the options from those that Spark passes: lower-case names, values as text."""
-        known = cls.names()
-        values: dict[str, Any] = {}
-        for name, value in dict(options).items():
-            if name.lower() in SPARK_OPTIONS:
-                continue
-            if name.lower() not in known:
-                raise ConfigurationError(
-                    f"there is no option {name}: {', '.join(sorted(known))} are known"
-                )
-            values[name.lower()] = value
+        values = known_options(options, cls.names(), "there is no option")
         for name in ("partition_bytes", "max_records_per_trigger", "samplesize"):
             if name in values:
-                values[name] = _whole(name, values[name])
+                values[name] = whole_number(name, values[name])
         made = cls(**values)
-        for name, allowed in (
-            ("mode", ("failfast", "permissive", "dropmalformed", "dead_letter")),
-            ("on_corrupt", ("stop", "skip", "dead_letter")),
-            ("on_data_loss", DATA_LOSS),
-            ("verify", ("true", "false")),
-            ("inferschema", ("true", "false")),
-        ):
-            value = getattr(made, name).lower()
-            if value not in allowed:
-                raise ConfigurationError(
-                    f"{name} is {getattr(made, name)!r}: give {' or '.join(allowed)}"
-                )
-            setattr(made, name, value)
+        choose(made, _CHOICES)
         if made.filter:
             checked_filter(made.filter)
         if made.inferschema == "true" and made.schema:
@@ -210,16 +200,6 @@ class ReadOptions:
         for name in names:
             _known_column(name)
         return names or list(COLUMNS)
-
-
-def _whole(name: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number <= 0:
-        raise ConfigurationError(f"{name} is {text!r}: give a whole number above 0")
-    return number
 
 
 def _known_column(name: str) -> pa.DataType:
@@ -374,19 +354,8 @@ class StretchTable:
         if options.topic:
             self.wanted = topic_filter(options.topic, "")
             self.predicate.subscribe(options.topic)
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self.columns = []
-        self.value_type: pa.StructType | None = None
-        for wanted in self.arrow_schema:
-            if wanted.name == VALUE and pa.types.is_struct(wanted.type):
-                self.value_type = wanted.type
-                continue
-            kind = _known_column(wanted.name)
-            if wanted.type != kind:
-                raise ConfigurationError(
-                    f"column {wanted.name} has type {kind}, but the schema gives it {wanted.type}"
-                )
-            self.columns.append(wanted.name)
+        wanted = wanted_columns(schema, _known_column)
+        self.arrow_schema, self.columns, self.value_type = wanted
 
     def read_stretch(self, stretch: JournalStretch) -> Iterator[pa.RecordBatch]:
         options = self.options

@@ -1,4 +1,4 @@
-"""Which fabric the files of `raylay apply` are of."""
+"""The fabric that the files of `raylay apply` are of."""
 
 from __future__ import annotations
 

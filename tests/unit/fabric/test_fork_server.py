@@ -309,7 +309,7 @@ def test_a_worker_does_not_wait_for_a_process_that_hangs(node: Node, tmp_path: P
 
 
 def test_no_process_is_forked_from_a_worker_whose_raylet_has_ended(tmp_path: Path) -> None:
-    """It would watch whoever took the raylet's children over, for good."""
+    """The process would watch whoever took the raylet's children over, for good."""
     ended = subprocess.Popen(["true"])
     ended.wait()
     node = Node(tmp_path, raylet=str(ended.pid))

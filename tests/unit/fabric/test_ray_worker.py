@@ -58,7 +58,7 @@ def test_the_import_of_a_submodule_loads_a_late_package_first(package: str) -> N
 def test_a_late_package_keeps_the_attributes_that_it_makes_when_asked(
     package: str, tmp_path: Path
 ) -> None:
-    """As `jsonschema.RefResolver`."""
+    """`jsonschema.RefResolver` is such an attribute."""
     with (tmp_path / package / "__init__.py").open("a") as file:
         file.write(
             "def __getattr__(name):\n"
@@ -75,7 +75,7 @@ def test_a_late_package_keeps_the_attributes_that_it_makes_when_asked(
 
 
 def test_what_is_set_in_a_late_package_before_its_first_use_stays(package: str) -> None:
-    """As `psutil.PROCFS_PATH`."""
+    """`psutil.PROCFS_PATH` is such an attribute."""
     ray_worker.load_late(package)
     module = sys.modules[package]
     module.VALUE = 9
@@ -103,7 +103,7 @@ ray_worker.main()
 
 
 def test_a_worker_begins_where_python_does_not_look_beside_scripts() -> None:
-    """As `PYTHONSAFEPATH` demands; all of `sys.path` is the user's then."""
+    """`PYTHONSAFEPATH` demands it; all of `sys.path` is the user's then."""
     actors = str(Path(ray_worker.__file__).parent)
     ended = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT.format(actors=actors)],

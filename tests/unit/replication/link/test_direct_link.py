@@ -314,7 +314,7 @@ def test_what_came_from_there_is_passed_by_as_the_longer_way_does(seed: int) -> 
 
 
 def test_a_new_message_is_sent_as_the_longer_way_does() -> None:
-    """Also where the window is full, its sequence is there already, or a notice asks for it."""
+    """The window may be full, its sequence there already, or a notice may ask for it."""
     assert sum(map(sent_by_the_short_path, range(40))) > 100
 
 
