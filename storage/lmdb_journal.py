@@ -496,6 +496,10 @@ class LmdbJournal:
                 runs.append(item)
                 self._expected_txid += item.count
                 taken_bytes += len(item.payload)
+                if item.with_next:
+                    # Both were handed over together: the next one is there, or about to be.
+                    item = staged.get()
+                    continue
                 if taken_bytes >= COMMIT_BYTES_MAX:
                     break
             # else: staged behind a failed commit by a caller who did not know of it yet

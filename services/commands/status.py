@@ -154,9 +154,11 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOpt
     type          the message type; *: declared for any, none came yet
     messages      that the instance which logged most has logged since it started
     rate          messages a second now
-    journaled by  the instances whose transaction log takes it; nobody: it is
-                  delivered, and neither stored nor replicated
+    journaled by  the instances whose transaction log takes it, or that have the
+                  queue of this name; nobody: it is delivered, and neither
+                  stored nor replicated
 
+    Acknowledgments and other records of a queue are no messages.
     Topics that are declared by an expression show when they have messages.
     """
     from raylay.services.fabric.topics import topic_rows

@@ -200,8 +200,13 @@ class Queues:
         )
 
     def runs(self) -> list[Run]:
-        """Returns the drafts since the last call, to be journaled at once."""
-        return self._author.runs()
+        """Returns the drafts since the last call, to be journaled at once. Dead letters are
+        committed together with the removal behind them."""
+        runs = self._author.runs()
+        for run in runs:
+            if not run.flags & Flag.COMMANDS:
+                run.with_next = True
+        return runs
 
     # -- a feature, for the folds --------------------------------------------------------------
     def fold(self, batch: CommitBatch) -> None:

@@ -21,7 +21,8 @@ class TopicRow:
         messages: number of messages that the instance with the most has logged since its start;
             most instances log what the others do.
         rate_per_s: messages a second, between the two looks, of the instance that logged most.
-        journaled_by: instances whose transaction log takes the topic.
+        journaled_by: instances whose transaction log takes the topic, or that have the queue of
+            this name.
     """
 
     topic: str
@@ -59,6 +60,11 @@ def topic_rows(
         )
         for each in running.instances
     }
+    queues: dict[tuple[str, str], list[str]] = {}
+    for instance in running.instances:
+        for queue in running.queues_of(instance):
+            queues.setdefault((queue.name, queue.message_type), []).append(instance.name)
+            messages.setdefault((queue.name, queue.message_type), 0)
     named = {topic for topic, _ in messages}
     for instance in running.instances:
         for declared in running.topics_of(instance):
@@ -74,6 +80,7 @@ def topic_rows(
                 name
                 for name, matcher in journaling.items()
                 if matcher.matches(topic.encode(), kind.encode())
+                or name in queues.get((topic, kind), ())
             ),
         )
         for (topic, kind), count in messages.items()

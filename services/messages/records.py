@@ -565,6 +565,8 @@ class Run:
     payload_checksum: int = 0
     raw: bytes | None = field(default=None, repr=False, compare=False)
     """The bytes of the run with its header, if it was read from bytes."""
+    with_next: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether the journal commits the run together with the next one, or neither."""
     head: bytes | None = field(default=None, init=False, repr=False, compare=False)
     """The bytes of the run without its payload, as journaled; from then on they do not change."""
 

@@ -1,7 +1,7 @@
 """Dead letters: the copy that a topic gets of each message that leaves a queue undone.
 
-An instance writes the letter into its journal before the removal, so no crash loses a letter. After
-a crash between the two the letter is written once more; both copies name the same bookmark.
+An instance commits the letter together with the removal, which follows it in the journal: no crash
+loses a letter, or has it written twice.
 """
 
 from __future__ import annotations

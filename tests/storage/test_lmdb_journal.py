@@ -993,3 +993,29 @@ def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
     assert (code, "does not hold a journal" in output) == (1, True)
     code, output = raylay_journal("dump", tmp_path / "none")
     assert (code, "does not exist" in output) == (1, True)
+
+
+def test_a_run_is_committed_with_the_next_one_however_late_that_is_handed_over(
+    tmp_path: Path,
+) -> None:
+    """The writer takes what is there; a dead letter alone is nothing that it may commit."""
+    journal = LmdbJournal(tmp_path / "journal")
+    committed: list[int] = []
+    any_commit, both = threading.Event(), threading.Event()
+    first = numbered_run(1)
+    last = numbered_run(first.last_txid + 1)
+    first.with_next = True
+
+    def told(txid: int, _: int) -> None:
+        committed.append(txid)
+        any_commit.set()
+        if txid == last.last_txid:
+            both.set()
+
+    journal.start(told, lambda txid, error: None)
+    journal.stage(first)
+    assert not any_commit.wait(0.2)
+    journal.stage(last)
+    assert both.wait(COMMIT_TIMEOUT_S)
+    assert committed == [last.last_txid]
+    journal.close()

@@ -1,11 +1,12 @@
-"""Counts of the messages of each topic that an instance logged since it started."""
+"""Counts of the messages of each topic that an instance logged since it started. A queue's own
+records, such as acknowledgments, are no messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
 
-from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
 from raylay.services.messages.topics import TopicKey
 
 COUNTED_MAX = 10_000
@@ -13,6 +14,14 @@ COUNTED_MAX = 10_000
 SHOWN_MAX = 1_000
 
 _RECORDS = Kind.RECORDS
+_COMMANDS = int(Flag.COMMANDS)
+_OF_QUEUES = frozenset((Command.QUEUE_ACKNOWLEDGMENT, Command.TRANSFER, Command.QUEUE_REMOVAL))
+
+
+def is_of_queue(run: Run) -> bool:
+    """Returns whether a run has records of a queue's own, which are no messages. All records of a
+    run that has commands are looked at as the first one is."""
+    return next(iterate_records(run.payload)).command in _OF_QUEUES
 
 
 class TopicCounts:
@@ -31,7 +40,7 @@ class TopicCounts:
     def add(self, runs: Iterable[Run]) -> None:
         counts = self._counts
         for run in runs:
-            if run.kind != _RECORDS:
+            if run.kind != _RECORDS or (run.flags & _COMMANDS and is_of_queue(run)):
                 continue
             key = run.topic, run.message_type
             if key in counts:

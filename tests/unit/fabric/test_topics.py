@@ -52,4 +52,16 @@ def test_an_instance_with_topics_of_its_own_and_the_drills_topic() -> None:
     assert found == {
         "orders": ("near-1",), "trades": ("near-2",), "raylay/drill": ("near-1", "near-2"),
         "raylay/drill-sow": ("near-1", "near-2"), "raylay/drill-work": ("near-1", "near-2"),
+        "raylay/drill-queue": ("near-1", "near-2"),
     }  # fmt: skip
+
+
+def test_a_queue_is_kept_by_the_instances_that_have_it() -> None:
+    queue = {"name": "work", "message_type": "json", "underlying": "orders"}
+    made = Fabric("f", topics=["orders"], queues=[queue]).region("near", instances=2)
+    settings = made.instance("archive", queues=[]).settings()
+    rows = topic_rows(settings, look(near_1=[]), look(near_1=[("orders", "json", 2)]), 1.0)
+    assert [(row.topic, row.messages, row.journaled_by) for row in rows] == [
+        ("orders", 2, ("near-1", "near-2", "archive")),
+        ("work", 0, ("near-1", "near-2")),
+    ]

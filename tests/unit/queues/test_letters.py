@@ -108,6 +108,7 @@ def test_letters_are_journaled_before_the_removal_and_byte_for_byte() -> None:
     here.draft(frontend, removal(1), 5)
     runs = journaled(here.runs())
     assert [(run.topic, run.count) for run in runs] == [(b"failed", 2), (b"work", 1)]
+    assert [run.with_next for run in runs] == [True, False], "all of it is one commit"
     bodies = [each.body for each in iterate_records(runs[0].payload)]
     assert bodies == [b"{ }", b"[1,  2]"]
     here.fold(CommitBatch(runs, Nothing))  # type: ignore[arg-type]

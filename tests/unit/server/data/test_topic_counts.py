@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.records import (
+    Command,
+    Kind,
+    RecordBuilder,
+    Run,
+    run_of,
+    scan,
+)
 from raylay.services.server.data import topic_counts
 from raylay.services.server.data.topic_counts import TopicCounts
 
@@ -30,3 +37,20 @@ def test_topics_without_end_take_no_memory_without_end(monkeypatch: pytest.Monke
     counts.add([run(b"t3", 100)])
     assert counts.told() == [("t3", "json", 107), ("t0", "json", 10)]
     assert counts.others == sum(10 - number for number in range(4, 10))
+
+
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (Command.PUBLISH, 1),
+        (Command.DELETE, 1),
+        (Command.QUEUE_ACKNOWLEDGMENT, 0),
+        (Command.TRANSFER, 0),
+        (Command.QUEUE_REMOVAL, 0),
+    ],
+)
+def test_a_queues_own_records_are_no_messages(command: Command, count: int) -> None:
+    payload = RecordBuilder(7, "work", "json").build(1, b"{}", 0, command=command)
+    counts = TopicCounts()
+    counts.add([run_of(chunk, payload) for chunk in scan(payload)])
+    assert counts.told() == [("work", "json", 1)] * count
