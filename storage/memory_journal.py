@@ -192,11 +192,19 @@ class MemoryJournal:
         """Makes the next commit that has anything to do fail with this error."""
         self._fail_next = error
 
-    def commit(self) -> int:
+    def commit(self, runs_max: int | None = None) -> int:
         """Does what a writer thread does: commits what it was handed and calls `committed`; returns
-        the last committed id."""
+        the last committed id.
+
+        Args:
+            runs_max: number of runs to commit, and those that go with the last of them; the others
+                stay handed over. None: all.
+        """
         self._check_alive()
-        runs, self._staged = self._staged, []
+        count = len(self._staged) if runs_max is None else min(runs_max, len(self._staged))
+        while 0 < count < len(self._staged) and self._staged[count - 1].with_next:
+            count += 1
+        runs, self._staged = self._staged[:count], self._staged[count:]
         return self._commit(runs)
 
     def commit_here(self, ahead: DiskWaitTask | None = None) -> None:

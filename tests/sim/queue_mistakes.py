@@ -357,6 +357,16 @@ class WritesLettersLast(Queues):
         self._late.clear()
 
 
+class CommitsLettersApart(Queues):
+    """A commit may end between a letter and its removal: after a crash there is a second letter."""
+
+    def runs(self) -> list[Run]:
+        runs = super().runs()
+        for run in runs:
+            run.with_next = False
+        return runs
+
+
 class LettersFailApart(Queues):
     """Where an append fails, a removal is drafted again without the letters before it."""
 
@@ -607,6 +617,10 @@ MISTAKES: dict[str, tuple[QueueMachines, frozenset[str]]] = {
     ),
     "queue: letters fail apart": (
         QueueMachines(queues=LettersFailApart),
+        frozenset(("queue dead letters",)),
+    ),
+    "queue: commits letters apart": (
+        QueueMachines(queues=CommitsLettersApart),
         frozenset(("queue dead letters",)),
     ),
     "queue: writes letters last": (

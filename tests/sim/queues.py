@@ -88,6 +88,8 @@ class SimQueues:
         expired: messages of which a consumer has said expire, as it is journaled.
         done: messages that a consumer has acknowledged, as it is journaled.
         letters: bookmarks of the dead letters that were journaled.
+        written: publisher and sequence of the letter that an instance wrote, by its incarnation and
+            the bookmark.
         said: bodies of the acknowledgments that were journaled, by publisher and sequence.
     """
 
@@ -100,6 +102,7 @@ class SimQueues:
     expired: set[tuple[int, int]] = field(default_factory=set)
     done: set[tuple[int, int]] = field(default_factory=set)
     letters: set[str] = field(default_factory=set)
+    written: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     said: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def shared(self) -> SharedQueue:
@@ -648,7 +651,10 @@ def log_recorded(disk: Disk, run: Run) -> None:
                 plan.barriers.add((record.publisher, record.sequence))
     if plan.definition.dead_letters and run.topic.decode() == plan.definition.dead_letters:
         for record in iterate_records(run.payload):
-            plan.letters.add(json.loads(record.correlation)["bookmark"])
+            bookmark = json.loads(record.correlation)["bookmark"]
+            plan.letters.add(bookmark)
+            if not run.path:
+                _is_first_letter(disk, record, bookmark)
     if not run.flags & Flag.COMMANDS:
         return
     if run.topic.decode() != plan.definition.name or disk.member.name not in plan.instances:
@@ -682,6 +688,27 @@ def log_recorded(disk: Disk, run: Run) -> None:
             if said["why"] in UNDONE and plan.definition.dead_letters:
                 _has_letters(world, disk.label, _expanded(said["gone"]))
             world.log(QueueRecorded(now_us, *of, said["why"], _expanded(said["gone"])))
+
+
+def log_committed(instance: Instance, last: Run) -> None:
+    """A commit of an instance ends with no letter of its own: the removal is in it, too."""
+    world = instance.world
+    plan = world.queues
+    assert plan is not None
+    if last.topic.decode() == plan.definition.dead_letters and not last.path:
+        text = f"{world.now_us} {instance.name}: a letter is committed without its removal"
+        world.queue_faults.append(("queue dead letters", text))
+
+
+def _is_first_letter(disk: Disk, record: Record, bookmark: str) -> None:
+    """An instance writes one letter of a message, whatever ends its processes."""
+    world = disk.world
+    assert world.queues is not None
+    key = record.publisher, record.sequence
+    before = world.queues.written.setdefault((disk.incarnation, bookmark), key)
+    if before != key and before in disk.index:
+        text = f"{world.now_us} {disk.label}: {bookmark} has a second letter"
+        world.queue_faults.append(("queue dead letters", text))
 
 
 def _has_letters(world: World, where: str, keys: Iterable[tuple[int, int]]) -> None:

@@ -11,6 +11,7 @@ from raylay.services.core.commit_cycle import CommitCycle
 from raylay.services.errors import StorageError
 from raylay.services.messages.records import Run
 from raylay.services.replication.instance import InstanceMachine
+from sim import queues
 
 if TYPE_CHECKING:
     from sim.instance import Instance
@@ -152,8 +153,16 @@ class SimJournal:
 
     def _commit(self) -> None:
         self._is_due = False
-        if self._instance.alive:
-            self._journal.commit()
+        if not self._instance.alive:
+            return
+        if self._world.has_letters and not self._journal.is_thread_idle:
+            # The thread may take what is handed over while it is.
+            self._journal.commit(runs_max=1)
+            if not self._journal.is_thread_idle:
+                self._is_due = True
+                self._world.after(self._took_us, self._commit)
+            return
+        self._journal.commit()
 
     def commit_here(self, ahead: CommitCycle | None = None) -> None:
         """The loop commits itself."""
@@ -164,8 +173,12 @@ class SimJournal:
 
     def log_up_to(self, last_txid: int) -> None:
         """Tells the history of what is on the disk."""
+        run = None
         while self.staged and self.staged[0].last_txid <= last_txid:
-            self._instance.log_on_disk(self.staged.popleft())
+            run = self.staged.popleft()
+            self._instance.log_on_disk(run)
+        if run is not None and self._world.has_letters:
+            queues.log_committed(self._instance, run)
 
     def _on_disk(self, last_txid: int, _: int) -> None:
         self.log_up_to(last_txid)

@@ -221,6 +221,7 @@ class World:
         self._begin_drawing(seed)
         self.has_front = seed % 2 == 1
         self.queues = queues
+        self.has_letters = queues is not None and bool(queues.definition.dead_letters)
         if queues is not None and TopicRule(".*") not in journaled:
             of_queue = queues.definition.name, queues.definition.dead_letters
             journaled = (*journaled, *(TopicRule(name) for name in of_queue if name))
