@@ -120,6 +120,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.ping:ping",
         "Ask each instance as a client does: connect, log on, and time round trips.",
     ),
+    "context": (
+        f"{_COMMANDS}.context:context_app",
+        "Keep where the commands connect to, and as whom, under names.",
+    ),
     "publish": (
         f"{_COMMANDS}.messages:publish",
         "Publish, and return when everything is persisted.",
@@ -200,11 +204,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
 }
 """Place of each command (module:name), and the beginning of its help."""
-_OF_CLIENTS = tuple(
-    COMMANDS[name][0]
-    for name in ("ping", "publish", "delete", "subscribe", "sow", "queue", "pipeline")
-)
-"""Commands that speak to servers, and may do so over TLS."""
 
 
 class CommandGroup(TyperGroup):
@@ -231,10 +230,17 @@ class CommandGroup(TyperGroup):
             found = alone
         command: Any = typer.main.get_command(found)
         command.name = cmd_name
-        if place in _OF_CLIENTS:
-            importlib.import_module(f"{_COMMANDS}.shared.tls_options").offer(command)
+        importlib.import_module(f"{_COMMANDS}.shared.connection_options").offer(command)
         made: TyperCommand | TyperGroup = command
         return made
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that is called, once the context that it means is entered."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not ctx.resilient_parsing:
+            options = importlib.import_module(f"{_COMMANDS}.shared.connection_options")
+            options.enter_context(ctx, command, rest)
+        return name, command, rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """`raylay --help`."""

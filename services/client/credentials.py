@@ -1,4 +1,5 @@
-"""The credentials of a client whose program gives none: they come from the environment."""
+"""The credentials and the TLS files of a client whose program gives none: they come from the
+environment."""
 
 from __future__ import annotations
 
@@ -11,6 +12,10 @@ from raylay.services.errors import ConfigurationError
 USER_VARIABLE = "RAYLAY_USER"
 PASSWORD_VARIABLE = "RAYLAY_PASSWORD"
 PASSWORD_FILE_VARIABLE = "RAYLAY_PASSWORD_FILE"
+CA_FILE_VARIABLE = "RAYLAY_CA_FILE"
+CERTIFICATE_VARIABLE = "RAYLAY_CERTIFICATE"
+PRIVATE_KEY_VARIABLE = "RAYLAY_PRIVATE_KEY"
+_TLS_VARIABLES = (CA_FILE_VARIABLE, CERTIFICATE_VARIABLE, PRIVATE_KEY_VARIABLE)
 PASSWORD_BYTES_MAX = 8_192
 
 
@@ -48,3 +53,14 @@ def credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     if password:
         found["password"] = password
     return found
+
+
+def tls_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str] | None:
+    """Returns the TLS settings of the environment, as `Client(tls=…)` takes them; None: there are
+    none. They are `RAYLAY_CA_FILE`, `RAYLAY_CERTIFICATE` and `RAYLAY_PRIVATE_KEY`."""
+    found = {
+        variable.removeprefix("RAYLAY_").lower(): environment[variable]
+        for variable in _TLS_VARIABLES
+        if environment.get(variable)
+    }
+    return found or None

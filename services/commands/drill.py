@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.shared.options import FABRIC_VARIABLE
+from raylay.services.commands.shared.contexts import FABRIC_VARIABLE
 from raylay.services.commands.shared.printing import echo, print_table
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric.records import registry

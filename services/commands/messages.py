@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.client.credentials import credentials
+from raylay.services.client.credentials import credentials, tls_settings
 from raylay.services.commands.publish import (
     INTERRUPTED,
     PublishResult,
@@ -32,7 +32,6 @@ from raylay.services.commands.shared.options import (
     servers_meant,
 )
 from raylay.services.commands.shared.printing import echo, echo_json, print_message
-from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def client_options(
             raise ConfigurationError(
                 "--trace needs a fabric, whose settings name the directory of traces: give --fabric"
             )
-        found = {"tls": tls_given(), **credentials()}
+        found = {"tls": tls_settings(), **credentials()}
         yield {"name": name, "servers": servers, "group": group, **found}
         return
     entry = running(fabric)
@@ -68,7 +67,7 @@ def client_options(
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
     settings = FabricSettings.from_json(record.settings)
     options = {"name": name, **client_options(settings, record, group, name)}
-    options["tls"] = tls_given() or options["tls"]
+    options["tls"] = tls_settings() or options["tls"]
     tracing = tracing_options(settings, record.directory)
     if not tracing.enabled:
         if trace_all:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.client.credentials import credentials
+from raylay.services.client.credentials import credentials, tls_settings
 from raylay.services.commands.shared.client_names import client_name
 from raylay.services.commands.shared.interrupts import run_async
 from raylay.services.commands.shared.options import (
@@ -21,7 +21,6 @@ from raylay.services.commands.shared.options import (
     servers_meant,
 )
 from raylay.services.commands.shared.printing import echo, echo_json
-from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import ConnectionLost, FabricError, RaylayError
 from raylay.services.hosts.latency import quantile
 
@@ -161,7 +160,7 @@ def targets(
 
     servers = servers_meant(fabric, servers)
     if servers:
-        given = {"tls": tls_given(), **credentials()}
+        given = {"tls": tls_settings(), **credentials()}
         yield from ((Server(address, group=group), given) for address in servers)
         return
     entry = running(fabric)
@@ -176,7 +175,7 @@ def targets(
         options = client_options(settings, record, each, "raylay ping")
         found: Sequence[Server] = options.pop("servers")
         del options["group"]
-        options["tls"] = tls_given() or options["tls"]
+        options["tls"] = tls_settings() or options["tls"]
         yield from ((where, options) for where in found)
 
 

@@ -105,7 +105,9 @@ def show(
 @entitlement_app.command("reset")
 def reset(
     instance: Annotated[str, typer.Argument(help="The instance whose modules are asked again.")],
-    user: Annotated[str, typer.Option("--user", help="Only this user's sessions.")] = "",
+    of_user: Annotated[
+        str, typer.Argument(metavar="[USER]", help="Only the sessions of this user.")
+    ] = "",
     fabric: FabricOption = "",
     authentication: Annotated[
         bool, typer.Option("--authentication", help="Ask again who they are, too.")
@@ -116,7 +118,7 @@ def reset(
     and connect again at once."""
     with controlled(fabric, http) as attached:
         if authentication:
-            count = int(attached.control(instance, "reset_authentication", of_user=user))
+            count = int(attached.control(instance, "reset_authentication", of_user=of_user))
         else:
-            count = attached.reset_entitlement(instance, user)
+            count = attached.reset_entitlement(instance, of_user)
     echo(f"{instance}: {count} sessions log on again")

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from raylay.services.commands.messages import client_options
 from raylay.services.commands.publish import INTERRUPTED
 from raylay.services.commands.shared.connection_log import ConnectionLog
+from raylay.services.commands.shared.connection_options import offer
 from raylay.services.commands.shared.interrupts import run_async
 from raylay.services.commands.shared.options import (
     FabricOption,
@@ -21,7 +22,6 @@ from raylay.services.commands.shared.options import (
     ServerOption,
 )
 from raylay.services.commands.shared.printing import print_message
-from raylay.services.commands.shared.tls_options import offer
 from raylay.services.commands.sow_diff import diff_command
 
 
@@ -96,7 +96,7 @@ class SowGroup(TyperGroup):
         one.command("sow")(sow)
         found: Any = typer.main.get_command(one)
         command: TyperCommand = found
-        # Made here, so that it has not been given the TLS options of commands with --server before.
+        # Made here, so that it has not been given the options before.
         offer(command)
         return command
 

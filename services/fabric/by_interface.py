@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from raylay.services.admin.actions import BY_HTTP, action_of, body_of, read_options
-from raylay.services.client.credentials import credentials
+from raylay.services.client.credentials import credentials, tls_settings
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.cluster.ray_access import HeadSilent
@@ -360,7 +360,10 @@ def console_address(entry: RegistryEntry | None, addresses: Sequence[str] = ()) 
         ConfigurationError: an address is not valid.
     """
     if addresses:
-        clients = [InterfaceClient(address) for address in addresses]
+        clients = [
+            InterfaceClient(address, context=_context_of_environment(address))
+            for address in addresses
+        ]
     elif entry is None:
         raise ConfigurationError("name a fabric, or the address of an interface")
     else:
@@ -390,6 +393,17 @@ def _context(
     return client_context(tls, f"the administrator's interface of {instance.name}")
 
 
+def _context_of_environment(address: str) -> ssl.SSLContext | None:
+    """Returns the TLS context for an interface that the user names; None: it speaks plain HTTP, or
+    the environment has no TLS files and the system's authorities count."""
+    found = tls_settings()
+    if found is None or address.startswith("http://"):
+        return None
+    return client_context(
+        TlsConfig.of(dict(found), address), f"the administrator's interface at {address}"
+    )
+
+
 def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
     """Returns the instances at these addresses, and those whose interfaces one of them knows.
 
@@ -398,7 +412,7 @@ def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
         ConfigurationError: an address is not valid.
     """
     caller = caller_of_environment()
-    clients = [InterfaceClient(address, caller) for address in addresses]
+    clients = [InterfaceClient(each, caller, _context_of_environment(each)) for each in addresses]
     found: dict[str, InterfaceClient] = {}
     for client in clients:
         told = client.get("/amps/instance/name.json")

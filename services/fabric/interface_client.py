@@ -123,8 +123,8 @@ class InterfaceClient:
         why = found.get("error") if isinstance(found, dict) else None
         if status == http.client.UNAUTHORIZED:
             raise FabricError(
-                f"{self.url} does not let you in: {str(why)[:SHOWN_MAX]}. Give the user in "
-                "RAYLAY_USER and the password in RAYLAY_PASSWORD_FILE or RAYLAY_PASSWORD"
+                f"{self.url} does not let you in: {str(why)[:SHOWN_MAX]}. Give "
+                "--user and --password-file, or RAYLAY_USER and RAYLAY_PASSWORD_FILE"
             )
         if why is None:
             raise FabricError(

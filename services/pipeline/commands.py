@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.client.credentials import tls_settings
 from raylay.services.commands.shared.printing import echo, echo_json, echo_text
-from raylay.services.commands.shared.tls_options import tls_given
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.messages.units import parse_bytes, parse_milliseconds
 from raylay.services.pipeline.session import check_spark, one_line, session
@@ -128,7 +128,7 @@ def _where_to(server: list[str] | None, fabric: str, group: str) -> dict[str, st
         "servers": ",".join(server or ()),
         "fabric": fabric,
         "group": group,
-        **(tls_given() or {}),
+        **(tls_settings() or {}),
     }
 
 

@@ -141,10 +141,8 @@ ONLY = {
     ("processes", "server"): frozenset({"services/server/process.py"}),
     # The options of logs are one format, from a file to each process.
     ("configuration", "telemetry"): frozenset({"services/telemetry/log_options.py"}),
-    # Its commands take the same options, and print alike.
-    ("pipeline", "commands"): frozenset(
-        f"services/commands/shared/{name}.py" for name in ("printing", "tls_options")
-    ),
+    # Its commands print alike.
+    ("pipeline", "commands"): frozenset({"services/commands/shared/printing.py"}),
 }
 # Files that stand in no room, and the rooms that they may import.
 WITHOUT_ROOM = {

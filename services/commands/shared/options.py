@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raylay.services.commands.shared.contexts import (
+    FABRIC_VARIABLE,
+    GROUP_VARIABLE,
+    HTTP_VARIABLE,
+    SERVER_VARIABLE,
+)
+
 if TYPE_CHECKING:
     from raylay.services.fabric.records import registry
 
 CONNECT_TIMEOUT_S = 30.0
 FILE_COLUMNS = 160
 """Width of a table that is written to a file or a pipe, so that nothing is cut."""
-FABRIC_VARIABLE = "RAYLAY_FABRIC"
-"""Environment variables that stand for the options of the same names."""
-SERVER_VARIABLE = "RAYLAY_SERVER"
 FabricOption = Annotated[
     str,
     typer.Option(
@@ -31,7 +35,10 @@ FabricOption = Annotated[
     ),
 ]
 GroupOption = Annotated[
-    str, typer.Option("--group", "-g", help="The region of the instances to use.")
+    str,
+    typer.Option(
+        "--group", "-g", envvar=GROUP_VARIABLE, help="The region of the instances to use."
+    ),
 ]
 GroupByOption = Annotated[
     list[str] | None,
@@ -56,6 +63,7 @@ HttpOption = Annotated[
     typer.Option(
         "--http",
         metavar="ADDRESS",
+        envvar=HTTP_VARIABLE,
         help="host:port of an instance's administrator's interface, instead of a fabric of this "
         "host; repeatable.",
     ),

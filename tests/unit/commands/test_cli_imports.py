@@ -32,6 +32,8 @@ OF_LOOKING = {
     # For what it says here: there is no fabric.
     "raylay.services.commands.shared.error_messages",
     "raylay.services.commands.status",
+    "raylay.services.commands.shared.connection_options",
+    "raylay.services.commands.shared.contexts",
     "raylay.services.commands.shared.controlled",
     "raylay.services.commands.shared.options",
     "raylay.services.commands.shared.printing",

@@ -68,6 +68,11 @@ GIVEN = {
     "sow diff": "here-1 here-2 F",
     "subscribe --sow": "notes --oof F",
     "subscribe --backlog": "5 notes F",
+    "context add": "prod --server a:1",
+    "context list": "",
+    "context show": "typo",
+    "context use": "typo",
+    "context remove": "typo",
     "reader list": "F",
     "reader drop": "lake F",
     "queue status": "work F",
@@ -110,7 +115,7 @@ GIVEN = {
 }
 MAY_WORK = {
     "certificates", "check host", "check instance", "check storage", "config check", "config show",
-    "fabric check", "error", "find", "identify", "list", "trace",
+    "context add", "context list", "fabric check", "error", "find", "identify", "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {
@@ -184,6 +189,7 @@ def walk(
 ) -> Walk:
     runtime = tmp_path / "runtime"
     monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(runtime))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(runtime))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.chdir(tmp_path)
     return Walk(monkeypatch, capfd)

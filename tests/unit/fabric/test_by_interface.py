@@ -121,7 +121,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     [
         (
             (401, {"error": "give a user"}),
-            "does not let you in: give a user. Give the user in",
+            "does not let you in: give a user. Give --user and",
         ),
         ((403, {"error": "amy may not"}), "^amy may not$"),
         ((200, b"<html>"), "answers 200, and not as an administrator's interface"),
