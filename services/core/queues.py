@@ -128,29 +128,43 @@ class Queues:
         if draft.tag:
             self._tags[sequence] = frontend, draft.tag
 
-    def letters(self, frontend: QueueFrontend, reason: str, records: bytes, now_us: int) -> None:
+    def letters(
+        self,
+        frontend: QueueFrontend,
+        reason: str,
+        records: bytes,
+        deliveries: Sequence[int],
+        now_us: int,
+    ) -> None:
         """Drafts the dead letters of messages that are about to leave a queue undone. The caller
         then drafts their removal.
 
         Args:
             reason: reason why they leave the queue.
             records: records of the messages, back to back, as in the journal.
+            deliveries: how often each message was delivered in vain.
             now_us: time by the wall clock.
 
         Raises:
-            LocalProtocolError: the queue has no dead letters, or it is no reason; nothing was
-                taken.
+            LocalProtocolError: the queue has no dead letters, it is no reason, or the numbers are
+                not those of the messages; nothing was taken.
         """
         of = frontend.definition
         if not of.dead_letters or reason not in UNDONE:
             raise LocalProtocolError(f"queue {of.name} has no dead letters of reason {reason!r}")
-        for record in iterate_records(records):
+        messages = list(iterate_records(records))
+        if len(messages) != len(deliveries):
+            raise LocalProtocolError(
+                f"queue {of.name}: {len(messages)} dead letters have {len(deliveries)} numbers of "
+                "deliveries"
+            )
+        for record, times in zip(messages, deliveries, strict=True):
             self._author.draft(
                 of.dead_letters,
                 of.message_type,
                 record.body,
                 now_us,
-                correlation=correlation_of(record, of.name, reason),
+                correlation=correlation_of(record, of.name, reason, times),
                 bytes_max=LETTER_BYTES_MAX,
             )
 

@@ -46,10 +46,11 @@ class PendingDraft:
             that get it.
         gone, moves: the contents of a draft that is a repetition or a reply: the messages removed,
             and the ownership changes.
+        deliveries: how often each message, of those that have a dead letter, was delivered in vain.
         absent: the messages that have not come yet and are to be frozen when they do.
     """
 
-    __slots__ = ("absent", "gone", "messages", "moves", "receivers", "tag", "why")
+    __slots__ = ("absent", "deliveries", "gone", "messages", "moves", "receivers", "tag", "why")
 
     def __init__(self, tag: int, why: str) -> None:
         self.tag = tag
@@ -59,6 +60,7 @@ class PendingDraft:
         self.gone: Keys = {}
         self.moves: Sequence[OwnershipChange] = ()
         self.absent: Sequence[Key] = ()
+        self.deliveries: list[int] = []
 
     def frozen(self, message: QueuedMessage) -> bool:
         return message.state == FROZEN and message.held == self.tag
@@ -182,30 +184,39 @@ class Drafts:
         message: QueuedMessage,
         why: str,
         receivers: tuple[LeasedDelivery, list[Consumer]] | None = None,
+        *,
+        deliveries: int = 0,
     ) -> None:
         """Freezes the message and drafts its removal, in one record with others of the same reason.
-        A record is complete at the next `flush`, or when it is full."""
+        A record is complete at the next `flush`, or when it is full.
+
+        Args:
+            deliveries: how often the message was delivered in vain, for its dead letter.
+        """
         drafted = self._open.get(why)
         if drafted is None:
             drafted = self._open[why] = PendingDraft(self.number(), why)
         self._freeze(drafted, message)
+        drafted.deliveries.append(deliveries)
         if receivers is not None:
             drafted.receivers.append(receivers)
         most = LETTERS_MAX if self._has_letters and why in UNDONE else DRAFT_MESSAGES_MAX
         if len(drafted.messages) >= most:
             self._say(self._open.pop(why))
 
-    def letters(self, tag: int) -> tuple[str, list[int]]:
+    def letters(self, tag: int) -> tuple[str, list[tuple[int, int]]]:
         """Returns the dead letters that must be in the journal before a draft.
 
         Returns:
-            The reason why the messages leave the queue, and the transaction ids of those that are
-            still frozen by the draft. An empty reason: the draft needs no letters.
+            The reason why the messages leave the queue; and the transaction id of each that is
+            still frozen by the draft, with how often it was delivered in vain. An empty reason: the
+            draft needs no letters.
         """
         drafted = self._out.get(tag)
         if drafted is None or not self._has_letters or drafted.why not in UNDONE:
             return "", []
-        return drafted.why, [each.txid for each in drafted.messages if drafted.frozen(each)]
+        together = zip(drafted.messages, drafted.deliveries, strict=True)
+        return drafted.why, [(each.txid, times) for each, times in together if drafted.frozen(each)]
 
     def is_out(self, tag: int) -> bool:
         """Returns whether a draft has neither been read back nor failed."""

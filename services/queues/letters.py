@@ -18,7 +18,7 @@ LETTER_BYTES_MAX = RECORD_BYTES_MAX + 16 * 1024
 id."""
 
 
-def correlation_of(record: Record, queue: str, reason: str) -> bytes:
+def correlation_of(record: Record, queue: str, reason: str, deliveries: int = 0) -> bytes:
     """Returns the correlation id of a letter: a JSON object.
 
     Args:
@@ -26,13 +26,16 @@ def correlation_of(record: Record, queue: str, reason: str) -> bytes:
         queue: the name of the queue.
         reason: the reason why the message left the queue, one of `UNDONE`
             (services/queues/records.py).
+        deliveries: how often the message was delivered in vain; 0: never, or it is not counted.
     """
-    said = {
+    said: dict[str, str | int] = {
         "queue": queue,
         "reason": reason,
         "topic": record.topic,
         "bookmark": f"{record.publisher}|{record.sequence}|",
     }
+    if deliveries:
+        said["deliveries"] = deliveries
     if 0 < len(record.correlation) <= CORRELATION_BYTES_MAX:
         said["correlation_id"] = record.correlation.decode("utf-8", "replace")
     return json.dumps(said, separators=(",", ":")).encode()

@@ -201,7 +201,7 @@ class QueueMachine:
             self._dispatcher.freed(lease.consumer, message)
         reason = self._leases.tried(message, is_cancel=is_cancel) if in_vain else ""
         if reason and self.state.is_ready and self.state.is_ours(message):
-            self._drafts.remove(message, reason)
+            self._drafts.remove(message, reason, deliveries=self._leases.deliveries(message))
         else:
             self.state.release(message)
             if self._refused:
@@ -337,7 +337,7 @@ class QueueMachine:
         it."""
         if self.state.is_ready and message.state == AVAILABLE and self.state.is_ours(message):
             self.state.displace(message)
-            self._drafts.remove(message, why)
+            self._drafts.remove(message, why, deliveries=self._leases.deliveries(message))
 
     def _look_ready(self) -> None:
         """Makes the machine ready once the instance serves and all drafts of the previous owner

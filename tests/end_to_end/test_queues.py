@@ -151,7 +151,11 @@ def test_what_a_consumer_has_acknowledged_before_it_leaves_is_done(servers: Any)
     publisher.publish(range(6, 7))
     ((key, body),) = consumer.take()
     consumer.send({"c": "unsubscribe", "sub": "s", "cid": "u"})
-    assert failed.receive(1) == [body]
+    frame = failed.next(lambda frame: frame.header["c"] == "p")
+    (letter,) = iterate_records(frame.body, verify=True)
+    said = json.loads(letter.correlation)
+    assert letter.body.decode() == body
+    assert (said["reason"], said["deliveries"]) == ("max_deliveries", 1)
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ class CountsNoTries(QueueMachine):
 class _GivesUpWithoutLetters(Drafts):
     __slots__ = ()
 
-    def letters(self, tag: int) -> tuple[str, list[int]]:
+    def letters(self, tag: int) -> tuple[str, list[tuple[int, int]]]:
         reason, txids = super().letters(tag)
         return ("", []) if reason == "forced_expire" else (reason, txids)
 

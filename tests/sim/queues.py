@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,7 @@ class Owner:
         self.is_proxied = False
         self.decisions: Counter[tuple[int, int]] = Counter()
         self.acknowledged: set[tuple[int, int]] = set()
-        self.letters: list[tuple[str, bytes]] = []
+        self.letters: list[tuple[str, bytes, Sequence[int]]] = []
         """The letters of the removal that its instance is told of next."""
         self.store = manager.instance.disk.queue_stores.setdefault(
             self.definition.stored_as, MemoryQueueStore()
@@ -272,11 +272,12 @@ class Owner:
     def _write_letters(self, machine: QueueMachine, decision: Any) -> None:
         if not isinstance(decision, QueueRecordDraft):
             return
-        reason, txids = machine.state.drafts.letters(decision.tag)
-        if txids:
+        reason, left = machine.state.drafts.letters(decision.tag)
+        if left:
+            txids, deliveries = [list(each) for each in zip(*left, strict=True)]
             records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
             assert count == len(txids)
-            self.outbox.send(self.manager.letters, self, reason, b"".join(records))
+            self.outbox.send(self.manager.letters, self, reason, b"".join(records), deliveries)
 
     def _wake(self, _: int) -> None:
         if self.alive:
@@ -433,8 +434,8 @@ class QueueHost:
         elif isinstance(decision, QueueRecordDraft):
             self.watch.drafted(owner, decision)
             letters, owner.letters = owner.letters, []
-            for reason, records in letters:
-                self.queues.letters(self.frontend(owner), reason, records, world.now_us)
+            for each in letters:
+                self.queues.letters(self.frontend(owner), *each, world.now_us)
             self.queues.draft(self.frontend(owner), decision, world.now_us)
             if decision.command == Command.TRANSFER:
                 world.probes["queue transfer granted"] += 1
@@ -449,10 +450,10 @@ class QueueHost:
         else:
             assert isinstance(decision, Expiration)
 
-    def letters(self, owner: Owner, reason: str, records: bytes) -> None:
+    def letters(self, owner: Owner, reason: str, records: bytes, deliveries: Sequence[int]) -> None:
         """Dead letters are to be journaled."""
         if self._hears(owner):
-            owner.letters.append((reason, records))
+            owner.letters.append((reason, records, deliveries))
 
     def _deliver(self, owner: Owner, decision: DeliverLeased | DeliverOnce) -> None:
         instance, world, consumer = self.instance, self.world, decision.consumer

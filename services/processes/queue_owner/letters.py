@@ -53,11 +53,12 @@ class Letters:
 
     def _send_letters(self, removal: QueueRecordDraft) -> int:
         """Sends the letters of a removal. Returns their size in bytes."""
-        reason, txids = self._drafts.letters(removal.tag)
+        reason, left = self._drafts.letters(removal.tag)
         size_bytes = 0
-        while txids:
-            records, count = self._bodies.records(txids, DELIVERY_BYTES)
-            self._instance.send_parts(*control.letters(reason, records))
+        while left:
+            records, count = self._bodies.records([txid for txid, _ in left], DELIVERY_BYTES)
+            deliveries = [times for _, times in left[:count]]
+            self._instance.send_parts(*control.letters(reason, records, deliveries))
             size_bytes += sum(map(len, records))
-            txids = txids[count:]
+            left = left[count:]
         return size_bytes

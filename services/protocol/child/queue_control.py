@@ -8,8 +8,9 @@ frames.
                leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
                they are in the journal
       draft    tag, cmd; body: of the record
-      letters  why: one of `UNDONE`; body: records of messages, as they are in the journal, whose
-               dead letters are to be journaled before the next draft
+      letters  why: one of `UNDONE`, n: how often each message was delivered in vain; body: records
+               of messages, as they are in the journal, whose dead letters are to be journaled
+               before the next draft
       request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
       floor    tx: what is below is not needed any more
       expired  body: msgpack: [txid, publisher, sequence, reason] each
@@ -122,6 +123,18 @@ def text(header: Header, name: str) -> str:
     value = header.get(name)
     if type(value) is not str:
         raise _wrong(f"`{name}` of {header['c']} is no text")
+    return value
+
+
+def deliveries_of(header: Header) -> list[int]:
+    """Returns how often each message of a `letters` frame was delivered in vain.
+
+    Raises:
+        RemoteProtocolError: it says that of none.
+    """
+    value = header.get("n")
+    if type(value) is not list or not all(type(each) is int and each >= 0 for each in value):
+        raise _wrong(f"`n` of {header['c']} is no array of whole numbers")
     return value
 
 
@@ -240,11 +253,14 @@ def read_draft(header: Header, body: bytes) -> QueueRecordDraft:
     return QueueRecordDraft(whole(header, "tag"), whole(header, "cmd"), body)
 
 
-def letters(reason: str, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+def letters(
+    reason: str, records: Sequence[bytes], deliveries: Sequence[int]
+) -> tuple[Sequence[bytes], int]:
     """Encodes messages that leave a queue undone, for this reason, and whose dead letters are to be
-    journaled. Returns the pieces, and their length in bytes."""
+    journaled, with how often each was delivered in vain. Returns the pieces, and their length in
+    bytes."""
     size_bytes = sum(map(len, records))
-    front = encode_front({"c": "letters", "why": reason}, size_bytes)
+    front = encode_front({"c": "letters", "why": reason, "n": list(deliveries)}, size_bytes)
     return (front, *records), len(front) + size_bytes
 
 

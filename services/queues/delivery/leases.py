@@ -186,6 +186,12 @@ class LeaseTable:
             return "max_deliveries"
         return ""
 
+    def deliveries(self, message: QueuedMessage) -> int:
+        """Returns how often a message was delivered in vain here, as far as that is counted: since
+        the last start, in a queue with a limit of deliveries or of cancels."""
+        tries = self._tries.get(message)
+        return 0 if tries is None else tries.deliveries
+
     def forget(self, message: QueuedMessage) -> None:
         if self._tries:
             self._tries.pop(message, None)

@@ -112,9 +112,10 @@ class QueueControl:
         self._untold_txid = 0
         """Transaction id of the last commit, while the owner has not been told of it; 0: it has."""
         self._is_told_soon = False
-        self._letters: list[tuple[str, bytes]] = []
-        """Messages whose dead letters are drafted with the next removal, and the reason why each
-        leaves the queue. Drafted earlier, they could be journaled without the removal."""
+        self._letters: list[tuple[str, bytes, list[int]]] = []
+        """Messages whose dead letters are drafted with the next removal: the reason why they leave
+        the queue, their records, and how often each was delivered in vain.
+        Drafted earlier, they could be journaled without the removal."""
         self._waiting: list[tuple[QueueQuestion, Callable[[QueueAnswer], None]]] = []
         self.process = Supervisor(
             manager.runtime,
@@ -238,7 +239,8 @@ class QueueControl:
             letters, self._letters = self._letters, []
             manager.draft(self.frontend, control.read_draft(header, body), letters)
         elif command == "letters":
-            self._letters.append((control.text(header, "why"), body))
+            said = control.text(header, "why"), body, control.deliveries_of(header)
+            self._letters.append(said)
         elif command == "request":
             manager.request(self.name, control.read_request(header, body))
         elif command == "floor":
@@ -653,21 +655,25 @@ class QueueManager:
 
     # -- records and requests of owners --------------------------------------------------------
     def draft(
-        self, frontend: QueueFrontend, said: Any, letters: Sequence[tuple[str, bytes]] = ()
+        self,
+        frontend: QueueFrontend,
+        said: Any,
+        letters: Sequence[tuple[str, bytes, Sequence[int]]] = (),
     ) -> None:
         """Has a record journaled, with the others of this turn.
 
         Args:
             letters: reasons, each with the messages whose dead letters are journaled before the
-                record.
+                record, and how often each was delivered in vain.
 
         Raises:
             RemoteProtocolError: the record is none that an owner may draft.
         """
         assert self.queues is not None
         try:
-            for reason, messages in letters:
-                self.queues.letters(frontend, reason, messages, self.runtime.now_us())
+            for reason, messages, deliveries in letters:
+                now_us = self.runtime.now_us()
+                self.queues.letters(frontend, reason, messages, deliveries, now_us)
             self.queues.draft(frontend, said, self.runtime.now_us())
         except RaylayError as error:
             raise RemoteProtocolError(str(error), "bad_record") from None

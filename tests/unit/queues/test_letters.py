@@ -104,13 +104,15 @@ def test_what_is_none_or_too_long_of_the_message_is_not_in_its_letter(correlatio
 def test_letters_are_journaled_before_the_removal_and_byte_for_byte() -> None:
     here = queues(QUEUE)
     frontend = here.frontends["json/work"]
-    here.letters(frontend, "max_cancels", record(1, b"{ }") + record(2, b"[1,  2]"), 5)
+    here.letters(frontend, "max_cancels", record(1, b"{ }") + record(2, b"[1,  2]"), [3, 0], 5)
     here.draft(frontend, removal(1), 5)
     runs = journaled(here.runs())
     assert [(run.topic, run.count) for run in runs] == [(b"failed", 2), (b"work", 1)]
     assert [run.with_next for run in runs] == [True, False], "all of it is one commit"
     bodies = [each.body for each in iterate_records(runs[0].payload)]
     assert bodies == [b"{ }", b"[1,  2]"]
+    told = [json.loads(each.correlation) for each in iterate_records(runs[0].payload)]
+    assert [each.get("deliveries") for each in told] == [3, None]
     here.fold(CommitBatch(runs, Nothing))  # type: ignore[arg-type]
     assert not here._author and not here.failed(0), "all of it is taken up"
 
@@ -118,7 +120,7 @@ def test_letters_are_journaled_before_the_removal_and_byte_for_byte() -> None:
 def test_letters_that_could_not_be_written_are_undone_with_their_removal() -> None:
     here = queues(QUEUE)
     frontend = here.frontends["json/work"]
-    here.letters(frontend, "time_limit", record(1), 5)
+    here.letters(frontend, "time_limit", record(1), [0], 5)
     here.draft(frontend, removal(1), 5)
     journaled(here.runs(), 10)
     assert here.failed(9) == {"json/work": [1]}
@@ -134,7 +136,7 @@ def test_the_largest_message_has_a_letter() -> None:
         b"z" * CORRELATION_BYTES_MAX,
     )
     assert len(largest) == RECORD_BYTES_MAX
-    here.letters(here.frontends["json/work"], "time_limit", largest, 5)
+    here.letters(here.frontends["json/work"], "time_limit", largest, [0], 5)
     (run,) = here.runs()
     (letter,) = iterate_records(run.payload)
     assert letter.body == read(largest).body
@@ -148,7 +150,7 @@ def test_without_a_topic_or_a_reason_there_are_no_letters(
 ) -> None:
     here = queues(definition)
     with pytest.raises(LocalProtocolError, match="no dead letters"):
-        here.letters(here.frontends["json/work"], reason, record(1), 5)
+        here.letters(here.frontends["json/work"], reason, record(1), [0], 5)
     assert not here.runs()
 
 
@@ -188,7 +190,7 @@ def test_who_gives_a_message_up_has_it_removed_by_its_owner_behind_its_letter() 
     draft = the_draft([each for each in decisions if isinstance(each, QueueRecordDraft)])
     assert delivered(decisions) == {ONE: [2]}, "the consumer has room for the next one"
     assert read_removal(draft.body)[2:] == ({P: [(1, 1)]}, "forced_expire")
-    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [1])
+    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [(1, 0)])
     assert here.machine.state.drafts.is_out(draft.tag)
     here.write([draft])
     assert here.take() == [Expiration(1, (P, 1), "forced_expire")]
@@ -229,7 +231,7 @@ def test_a_removal_that_could_not_be_written_is_drafted_again_with_its_letters()
     first = the_draft(here.take())
     here.machine.failed([first.tag], here.runs[-1].last_txid)
     again = the_draft(here.take())
-    assert here.machine.state.drafts.letters(again.tag) == ("forced_expire", [1])
+    assert here.machine.state.drafts.letters(again.tag) == ("forced_expire", [(1, 0)])
 
 
 def test_what_was_given_up_before_a_restart_is_removed_behind_it() -> None:
@@ -275,7 +277,7 @@ def test_who_acknowledges_it_in_time_needs_no_letter() -> None:
     draft = the_draft(here.take())
     said = pack_acknowledgment(Acknowledgment(keys_of([(P, 1)])))
     here.command(Command.QUEUE_ACKNOWLEDGMENT, said)
-    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [2])
+    assert here.machine.state.drafts.letters(draft.tag) == ("forced_expire", [(2, 0)])
 
 
 def test_what_is_given_up_before_it_came_is_delivered() -> None:
@@ -314,9 +316,9 @@ class Machine:
     """One that wants letters of 1 KB each."""
 
     def __init__(self) -> None:
-        self.out: dict[int, list[int]] = {}
+        self.out: dict[int, list[tuple[int, int]]] = {}
 
-    def letters(self, tag: int) -> tuple[str, list[int]]:
+    def letters(self, tag: int) -> tuple[str, list[tuple[int, int]]]:
         return "time_limit", self.out[tag]
 
     def is_out(self, tag: int) -> bool:
@@ -351,7 +353,7 @@ def test_letters_go_before_their_removal_and_few_are_under_way(
     machine, instance = Machine(), Socket()
     letters = Letters(machine, Bodies(), instance)  # type: ignore[arg-type]
     for tag, count in ((1, 3), (2, 1), (3, 1), (4, 0)):
-        machine.out[tag] = list(range(count))
+        machine.out[tag] = [(txid, 0) for txid in range(count)]
         letters.put(QueueRecordDraft(tag, Command.QUEUE_REMOVAL, b""))
     letters.send()
     first = [("letters", 2_000), ("letters", 1_000), ("draft", 1), ("letters", 1_000), ("draft", 2)]

@@ -520,7 +520,7 @@ def test_a_removal_that_comes_behind_a_failed_append_has_its_letters() -> None:
     definition = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
     bench = Bench(definition)
     bench.owner()
-    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]])[0]))
+    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]], [0])[0]))
     while bench.later:
         bench.turn()
     bench.folds.failed(6)
@@ -535,7 +535,7 @@ def test_letters_of_an_owner_that_ended_are_not_those_of_the_next_one() -> None:
     definition = QueueDefinition("work", "json", underlying="orders", dead_letters="failed")
     bench = Bench(definition)
     owner = bench.owner()
-    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]])[0]))
+    bench.says(b"".join(control.letters("time_limit", [RECORDS[1]], [0])[0]))
     bench.work.lost(cast(Any, owner), "killed")
     bench.owner()
     body = records.pack_removal(records.Removal("a", 1, {7: [(2, 2)]}, "left"))
