@@ -128,6 +128,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.messages:publish",
         "Publish, and return when everything is persisted.",
     ),
+    "bench": (
+        f"{_COMMANDS}.bench:bench_app",
+        "Load a fabric, and say how fast it was and how long each message took.",
+    ),
     "delete": (
         f"{_COMMANDS}.messages:delete",
         "Delete records of a SOW topic, and return when that is persisted.",

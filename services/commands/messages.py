@@ -124,6 +124,22 @@ def publish(
     key: Annotated[
         str, typer.Option(help="The SOW key, on a topic whose publishers choose it.")
     ] = "",
+    file: Annotated[
+        str, typer.Option(help="A file with a message on each line; - is the standard input.")
+    ] = "",
+    count: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Publish the message so many times; {n} in it is then its number, from 1."
+        ),
+    ] = 1,
+    expiry: Annotated[
+        str,
+        typer.Option(
+            help="How long the message counts, such as 30s or 2h: then its SOW record, or the "
+            "message in its queue, expires."
+        ),
+    ] = "",
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
     group: GroupOption = "",
@@ -137,13 +153,56 @@ def publish(
 ) -> None:
     """Publish, and return when everything is persisted. Prints the last message's bookmark. Ctrl-C
     ends it with the sum so far."""
+    if file and body is not None:
+        raise ConfigurationError("give the message or --file, not both")
+    if count > 1 and body is None:
+        raise ConfigurationError("--count repeats a message: give it behind the topic")
+    values = {
+        "message_type": message_type,
+        "key": key.encode(),
+        "expiration_s": _expiration_s(expiry),
+    }
     with (
         nullcontext(client) if client else client_name("publish") as name,
+        _input(file) as source,
         client_options(fabric, group, server, name, trace_all=trace) as options,
     ):
-        values = {"message_type": message_type, "key": key.encode()}
-        done = run_async(publish_lines(options, topic, body, values, delta=delta))
+        work = publish_lines(options, topic, body, values, delta=delta, count=count, source=source)
+        done = run_async(work)
     _tell(done, as_json)
+
+
+@contextmanager
+def _input(file: str) -> Iterator[int | None]:
+    """Yields the descriptor of a file of messages; None: they come from the standard input."""
+    if file in ("", "-"):
+        yield None
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _expiration_s(text: str) -> int:
+    if not text:
+        return 0
+    from raylay.services.messages.documented_units import parse_interval_ns
+    from raylay.services.messages.records import EXPIRATION_S_MAX
+
+    try:
+        seconds, rest = divmod(parse_interval_ns(text), 1_000_000_000)
+    except ValueError as error:
+        raise ConfigurationError(f"--expiry: {error}") from None
+    if rest or not 0 < seconds <= EXPIRATION_S_MAX:
+        raise ConfigurationError(
+            f"--expiry {text}: give whole seconds, from 1 to {EXPIRATION_S_MAX:,}"
+        )
+    return seconds
 
 
 def delete(
@@ -270,6 +329,20 @@ def subscribe(
     ] = "",
     group_by: GroupByOption = None,
     project: ProjectOption = None,
+    rate: Annotated[
+        str,
+        typer.Option(
+            help="The speed of a replay: 500 messages a second, 500KB, or 2X of the original; with "
+            "--bookmark."
+        ),
+    ] = "",
+    fully_durable: Annotated[
+        bool,
+        typer.Option(
+            "--fully-durable",
+            help="Print only messages that every sync destination has; with --bookmark.",
+        ),
+    ] = False,
     backlog: Annotated[
         int,
         typer.Option(min=0, help="Consume a queue, with at most this many messages at a time."),
@@ -296,6 +369,11 @@ def subscribe(
     name = client or f"raylay-subscribe-{os.getpid()}"
     if ack not in ("auto", "none"):
         raise typer.BadParameter(f"--ack {ack}: give auto or none")
+    if (rate or fully_durable) and not bookmark:
+        raise typer.BadParameter(
+            "--rate and --fully-durable are of a replay: give --bookmark, such as 0 for the first "
+            "message"
+        )
     others = (bookmark, sow, delta, oof, select, conflate, page, group_by, project)
     if backlog and any(others):
         raise typer.BadParameter(
@@ -311,6 +389,8 @@ def subscribe(
     sow = sow or bool(page or order_by or group_by or project)
     wanted |= {option: value for option, value in given.items() if value}
     if bookmark:
+        wanted |= {"fully_durable": True} if fully_durable else {}
+        wanted |= {"rate": rate} if rate else {}
         wanted |= {"bookmark": bookmark, "bookmark_not_found": not_found}
     focused = sow or oof or delta
     is_table = bool(page) and not (as_json or delta or count) and sys.stdout.isatty()

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,14 +88,19 @@ async def publish_lines(
     values: dict[str, Any],
     *,
     delta: bool = False,
+    count: int = 1,
+    source: int | None = None,
 ) -> PublishResult:
-    """Publishes the body, or each line of the standard input as it arrives, and waits until all is
-    answered. After Ctrl-C no further line is taken, and the command waits a second for what was
-    sent.
+    """Publishes the body, or each line of the input as it arrives, and waits until all is answered.
+    After Ctrl-C no further line is taken, and the command waits a second for what was sent.
 
     Args:
         options: the options of the client.
-        values: the message type and the key of each publish.
+        body: the message; None: there is a message on each line of the input.
+        values: the message type, the key and the expiry of each publish.
+        count: how often the body is published; where it is several times, `{n}` in it is the number
+            of the message, from 1.
+        source: descriptor of the input; None: the standard input.
         delta: whether the messages are deltas: changed fields of SOW records.
 
     Raises:
@@ -104,7 +109,11 @@ async def publish_lines(
 
     async def publish(client: Client, done: PublishResult) -> None:
         await _publish_all(
-            client.delta_publish if delta else client.publish, done, topic, body, values
+            client.delta_publish if delta else client.publish,
+            done,
+            topic,
+            _bodies(body, count) if body is not None else _input_lines(source),
+            values,
         )
 
     return await _with_client(options, publish)
@@ -218,21 +227,24 @@ async def _publish_all(
     publish: Callable[..., Awaitable[int]],
     done: PublishResult,
     topic: str,
-    body: str | None,
+    pieces: AsyncIterator[Iterable[bytes]],
     values: dict[str, Any],
 ) -> None:
-    if body is not None:
-        await publish(topic, body.encode(), **values)
-        done.published = 1
-        return
-    async for lines in _input_lines():
-        for line in lines:
-            await publish(topic, line.removesuffix(b"\r"), **values)
+    async for bodies in pieces:
+        for body in bodies:
+            await publish(topic, body, **values)
             done.published += 1
 
 
-async def _input_lines() -> AsyncIterator[list[bytes]]:
-    """Yields the whole lines of each piece of the standard input, as it arrives.
+async def _bodies(body: str, count: int) -> AsyncIterator[Iterable[bytes]]:
+    if count == 1:
+        yield (body.encode(),)
+    else:
+        yield (body.replace("{n}", str(number)).encode() for number in range(1, count + 1))
+
+
+async def _input_lines(source: int | None) -> AsyncIterator[Iterable[bytes]]:
+    """Yields the whole lines of each piece of the input, as it arrives.
 
     A thread reads the input, because waiting for it must not keep the client from its socket. The
     thread is a daemon and reads the descriptor itself, so that no lock is held when the process
@@ -241,7 +253,7 @@ async def _input_lines() -> AsyncIterator[list[bytes]]:
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(INPUTS_WAITING_MAX)
-    descriptor = sys.stdin.fileno()
+    descriptor = sys.stdin.fileno() if source is None else source
 
     def read() -> None:
         piece: bytes | OSError = b""
@@ -270,8 +282,8 @@ async def _input_lines() -> AsyncIterator[list[bytes]]:
         first, *others = piece.split(b"\n")
         rest.append(first)
         if others:
-            yield [b"".join(rest), *others[:-1]]
+            yield [line.removesuffix(b"\r") for line in (b"".join(rest), *others[:-1])]
             rest = [others[-1]]
     last = b"".join(rest)
     if last:
-        yield [last]
+        yield [last.removesuffix(b"\r")]

@@ -358,7 +358,7 @@ def test_by_filter_messages_are_found_looked_at_and_done(servers: Any) -> None:
         (
             {"c": "subscribe", "sub": "x", "t": "orders", "o": {"max_backlog": 5}},
             b"",
-            "bad_command",
+            "no_queue",
         ),
         ({"c": "queue_cancel", "t": "nothing"}, b"\x80", "no_queue"),
         ({"c": "queue_cancel", "t": "work"}, b"\xc1", "bad_message"),

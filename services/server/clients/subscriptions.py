@@ -100,9 +100,10 @@ class ClientSubscriptions:
         try:
             if command.max_backlog:
                 raise RemoteProtocolError(
-                    f"max_backlog is an option of queues, and {command.topic[:200]!r} is none: "
-                    "leave it out",
-                    "bad_command",
+                    f"{command.topic[:200]!r} is no queue of this instance, and only a "
+                    "queue has consumers with a backlog (max_backlog): `raylay topics` lists the "
+                    "queues; to subscribe to a topic, leave the backlog out",
+                    "no_queue",
                 )
             self._check_name(name, command.replace)
             if "received" in command.acks:

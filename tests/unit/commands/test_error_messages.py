@@ -62,6 +62,9 @@ GIVEN = {
     "ping": "--timeout 0.01 F",
     "publish": "notes {} F",
     "publish --delta": "notes {} --key k F",
+    "bench pub": "notes --count 1 F",
+    "bench sub": "notes --count 1 F",
+    "bench queue": "work --count 1 F",
     "delete": "notes --filter 1=1 F",
     "sow": "notes F",
     "subscribe": "notes F",
@@ -120,6 +123,9 @@ MAY_WORK = {
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {
     "publish",
+    "bench pub",
+    "bench sub",
+    "bench queue",
     "publish --delta",
     "delete",
     "sow",
