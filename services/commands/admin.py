@@ -16,7 +16,7 @@ from raylay.services.commands.shared.options import (
     running,
     stop_signals,
 )
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.errors import ConfigurationError, FabricError
 
 if TYPE_CHECKING:
@@ -181,6 +181,9 @@ def restart(
     ] = None,
     fabric: FabricOption = "",
     timeout: Annotated[float, typer.Option(help="Seconds to wait for each.")] = RESTART_TIMEOUT_S,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object an instance.")
+    ] = False,
 ) -> None:
     """Restart instances one after the other while clients go on, each one when every link of the
     one before has caught up. Use this after installing a new release. An instance that is named and
@@ -188,9 +191,14 @@ def restart(
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(running(fabric).name) as attached:
-        attached.rolling_restart(
-            instances or (), timeout, done=lambda name: echo(f"{name}: restarted, caught up")
-        )
+
+        def done(name: str) -> None:
+            if as_json:
+                echo_json({"instance": name, "restarted": True, "caught_up": True})
+            else:
+                echo(f"{name}: restarted, caught up")
+
+        attached.rolling_restart(instances or (), timeout, done=done)
 
 
 def relocate(

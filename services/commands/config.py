@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.shared.options import DefineOption, FilesArgument
-from raylay.services.commands.shared.printing import echo, echo_text
+from raylay.services.commands.shared.options import DefineOption, FilesArgument, JsonOption
+from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (
@@ -28,7 +28,7 @@ config_app = typer.Typer(
 
 
 @config_app.command()
-def check(files: FilesArgument, define: DefineOption = None) -> None:
+def check(files: FilesArgument, define: DefineOption = None, as_json: JsonOption = False) -> None:
     """Check configuration files: list errors, a line each (exit code 1), and what does not run yet
     (exit code 0)."""
     loaded = load_files(files, defines=parse_defines(define))
@@ -40,10 +40,23 @@ def check(files: FilesArgument, define: DefineOption = None) -> None:
         # What does not run yet is listed below, so it is no error here.
         settings = fabric_of(loaded, ignore_unsupported=True)
         found += _outside(loaded, settings)
-    for finding in found:
-        echo(f"{finding.origin}: {finding.text}")
     refused = sum(finding.refuses for finding in found)
     instances, links = len(settings.instances), sum(1 for _ in settings.links())
+    if as_json:
+        echo_json(
+            {
+                "instances": instances,
+                "destinations": links,
+                "would_not_run": refused,
+                "findings": [
+                    {"where": each.origin, "what": each.text, "refuses": each.refuses}
+                    for each in found
+                ],
+            }
+        )
+        return
+    for finding in found:
+        echo(f"{finding.origin}: {finding.text}")
     echo(
         f"{_counted(instances, 'instance')}, {_counted(links, 'destination')}: "
         + (

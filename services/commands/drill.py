@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raylay.services.commands.shared.contexts import FABRIC_VARIABLE
-from raylay.services.commands.shared.printing import echo, print_table
+from raylay.services.commands.shared.printing import echo, echo_json, print_table
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric.records import registry
 
@@ -60,6 +60,9 @@ def drill_command(
         Path | None, typer.Option(help="Directory for the report; default: drills/… here.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Show the scenarios.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --list: JSON instead of a table.")
+    ] = False,
     clean: Annotated[
         bool, typer.Option("--clean", help="Repair at once what a killed drill left broken.")
     ] = False,
@@ -69,7 +72,7 @@ def drill_command(
     Exit code 0: clean. 1: something is wrong, or nothing could be judged. 2: it could not run.
     """
     if show_list:
-        print_list()
+        print_list(as_json)
         return
     try:
         if clean:
@@ -85,10 +88,18 @@ def drill_command(
     raise typer.Exit(code)
 
 
-def print_list() -> None:
+def print_list(as_json: bool) -> None:
     """Prints the scenarios that come with Raylay, one on each line."""
     from raylay.services.drills.scenario import built_in
 
+    if as_json:
+        echo_json(
+            [
+                {"scenario": name, "seconds": each.seconds, "about": each.about}
+                for name, each in built_in().items()
+            ]
+        )
+        return
     print_table(
         "",
         ("scenario", "takes", "what it does"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -238,3 +239,15 @@ def test_the_rule_of_the_publish_store() -> None:
     assert store("60s", "15s") == 750_000, "what the documents say belongs to their older Age"
     assert store("300s", "15s") == 3_150_000
     assert publish_store_messages(10_000, DowngradePolicy()) is None
+
+
+def test_a_check_as_json_has_the_findings(tmp_path: Path) -> None:
+    file = tmp_path / "fabric.yaml"
+    file.write_text("fabric: small\ntopics: [notes]\nregions: {here: 2}\n")
+    done = CliRunner().invoke(cli.app, ["config", "check", str(file), "--json"])
+    assert json.loads(done.stdout) == {
+        "instances": 2,
+        "destinations": 2,
+        "would_not_run": 0,
+        "findings": [],
+    }

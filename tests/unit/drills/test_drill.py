@@ -30,7 +30,7 @@ from raylay.services.drills.drill_run import unwhole
 from raylay.services.drills.faults import FaultPlaces
 from raylay.services.drills.head import HEAD_FILE, bring_head_back
 from raylay.services.drills.loads.load import topic_for
-from raylay.services.drills.scenario import FaultHit, FaultStep, find
+from raylay.services.drills.scenario import FaultHit, FaultStep, built_in, find
 from raylay.services.drills.step_runner import to_the_end
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, Topic
@@ -435,6 +435,8 @@ def test_what_was_put_aside_is_found(tmp_path: Path) -> None:
 
 # -- the command ---------------------------------------------------------------------------------
 def test_the_list_names_every_scenario() -> None:
+    told = json.loads(CliRunner().invoke(app, ["drill", "--list", "--json"]).stdout)
+    assert {each["scenario"] for each in told} == set(built_in())
     shown = CliRunner().invoke(app, ["drill", "--list"])
     assert shown.exit_code == 0
     assert "kill-instance" in shown.output and "bad-day" in shown.output
