@@ -15,7 +15,7 @@ html_copy_source = False
 myst_heading_anchors = 4  # so that links to headings work as they do where people read the files
 
 CHAPTERS = {
-    "Begin": ["getting-started", "coming-from", "scenarios"],
+    "Begin": ["getting-started", "order-service", "coming-from", "scenarios"],
     "Use": [
         "clients",
         "capacity",

@@ -91,7 +91,8 @@ def next_command(settings: FabricSettings) -> str:
     sow = settings.sow_of(instance)
     named = {(each.name, each.message_type): each for each in sow}
     asks = settings.authentication if instance.authentication is None else instance.authentication
-    user = "" if asks is None else "RAYLAY_USER=USER RAYLAY_PASSWORD_FILE=FILE "
+    if asks is not None:
+        options += " --user USER --password-file FILE"
     for topic in settings.topics:
         name = topic.name.removesuffix(".*") + ("1" if topic.name.endswith(".*") else "")
         if not topic.journaled or _EXPRESSION.search(name):
@@ -108,7 +109,7 @@ def next_command(settings: FabricSettings) -> str:
             body |= _fields(kept.keys)
             key = "" if kept.keys or kept.key_generator else " --key 1"
         typed = "" if kind == "json" else f" --type {kind}"
-        return f"{user}raylay publish {name} '{json.dumps(body)}'{typed}{key}{options}"
+        return f"raylay publish {name} '{json.dumps(body)}'{typed}{key}{options}"
     return f"raylay status --fabric {settings.name}"
 
 

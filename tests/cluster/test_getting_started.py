@@ -1,5 +1,5 @@
-"""docs/getting-started.md and docs/coming-from.md, typed as they stand there: the same commands in
-one shell, the same files, and the answers that they show."""
+"""Pages of docs (getting-started, coming-from, order-service), typed as they stand there:
+the same commands in one shell, the same files, and the answers that they show."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Shell:
         kept = {name: value for name, value in os.environ.items() if name not in NOT_A_NEWCOMERS}
         kept["PATH"] = os.pathsep.join(p for p in places if Path(p) != ENVIRONMENT / "bin")
         kept["RAYLAY_RUNTIME_DIR"] = str(directory)
+        kept["XDG_CONFIG_HOME"] = str(directory / "config")
         self._process = subprocess.Popen(
             ["bash", "--norc"],
             stdin=subprocess.PIPE,
@@ -129,3 +130,9 @@ def test_the_page_for_who_knows_another_broker(shell: Shell, tmp_path: Path) -> 
     play(shell, tmp_path, before)
     play(shell, tmp_path, steps_of("coming-from.md"))
     play(shell, tmp_path, [last])
+
+
+@pytest.mark.slow
+def test_the_order_service_as_a_reader_builds_it(shell: Shell, tmp_path: Path) -> None:
+    shell.type(". .venv/bin/activate")
+    play(shell, tmp_path, steps_of("order-service.md"))

@@ -121,7 +121,8 @@ def test_the_next_command_says_where_credentials_are_given() -> None:
          "authentication": {"module": "passwords", "options": {"File": "users"}}}
     ))  # fmt: skip
     command = next_command(settings)
-    assert command.startswith("RAYLAY_USER=USER RAYLAY_PASSWORD_FILE=FILE raylay publish orders")
+    assert command.startswith("raylay publish orders")
+    assert command.endswith("--fabric f --user USER --password-file FILE")
 
 
 def made(*options: str) -> list[str]:
