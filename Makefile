@@ -23,7 +23,7 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs drill test test-all check sim pure-coverage coverage-page codes-page action-modules pictures bench bench-peers soak \
+.PHONY: help setup demo docs drill test test-all check sim pure-coverage coverage-page codes-page reference-pages action-modules pictures bench bench-peers soak \
 	clean types java wheel wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
@@ -103,6 +103,9 @@ docs: $(STAMP)  ## the documents as a site with a search, in build/site; no inte
 
 coverage-page: $(STAMP)  ## write the tests of docs/coverage.md from their markers
 	PYTHONPATH=tests $(PY) -m support.coverage_page
+
+reference-pages: $(STAMP)  ## write docs/python.md and docs/shell.md from the docstrings and the commands' help
+	PYTHONPATH=tests $(PY) -m support.reference_pages
 
 action-modules: $(STAMP)  ## write the modules of actions for scripts, and in docs/actions.md, from their table
 	PYTHONPATH=tests $(PY) -m support.action_modules

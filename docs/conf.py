@@ -43,7 +43,16 @@ CHAPTERS = {
         "logging",
         "drills",
     ],
-    "Look up": ["glossary", "codes", "protocol", "deviations", "architecture", "coverage"],
+    "Look up": [
+        "python",
+        "shell",
+        "glossary",
+        "codes",
+        "protocol",
+        "deviations",
+        "architecture",
+        "coverage",
+    ],
 }
 
 

@@ -30,7 +30,7 @@ def _set(parameter: typer.CallbackParam, value: str) -> None:
         os.environ.pop(contexts.PASSWORD_VARIABLE, None)
 
 
-def _connection_options(
+def _declared(
     context: Annotated[
         str,
         typer.Option(
@@ -101,7 +101,7 @@ def offer(command: Any) -> None:
         if places:
             each.params += [
                 option
-                for option in _options()
+                for option in connection_options()
                 if option.name not in _TLS or not places.isdisjoint(("server", "http"))
             ]
 
@@ -142,8 +142,9 @@ def _restore(before: Mapping[str, str]) -> None:
             os.environ.pop(name, None)
 
 
-def _options() -> list[Any]:
+def connection_options() -> list[Any]:
+    """Returns the options, as `click` has them."""
     asking = typer.Typer(add_completion=False)
-    asking.command()(_connection_options)
+    asking.command()(_declared)
     command: Any = typer.main.get_command(asking)
     return [param for param in command.params if param.name != "help"]
