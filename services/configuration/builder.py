@@ -277,6 +277,30 @@ def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Mod
         ) from None
 
 
+KEYS_SHOWN = 4
+"""Keys of a section that an error names, so that it stays one line."""
+_LISTS = frozenset(("tuple_type", "list_type"))
+_SECTIONS = frozenset(
+    ("dict_type", "model_type", "model_attributes_type", "dataclass_type", "mapping_type")
+)
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+_WORDS = {
+    "string_type": "expected a text",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+}
+
+
 def explain(
     error: ValidationError, model: type[BaseModel]
 ) -> list[tuple[tuple[int | str, ...], str]]:
@@ -295,10 +319,51 @@ def explain(
                 message += f": {hint or 'expected ' + ', '.join(keys)}"
         elif entry["type"] == "missing":
             message = "is missing"
-        elif _is_unsaid(entry["input"], entry["type"], message):
-            message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
+        else:
+            expected = _expected(entry["type"], entry.get("ctx", {}), entry["input"])
+            if not expected and entry["type"] in _SECTIONS:
+                # A mapping of names has keys of the user's own.
+                names = () if entry["type"] == "dict_type" else _keys(model, path)[:KEYS_SHOWN]
+                of_these = f" with keys such as {', '.join(names)}" if names else ""
+                expected = f"expected a section{of_these}"
+            if expected:
+                message = f"{expected}, got {_given(entry['input'])}"
+            elif _is_unsaid(entry["input"], entry["type"], message):
+                message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
         found.append((path, f"{shown}: {message}" if shown else message))
     return found
+
+
+def _expected(kind: str, context: Mapping[str, Any], given: object) -> str:
+    """Returns what is expected where pydantic found an error of some kind; empty: its own words
+    are told."""
+    if kind in _LISTS:
+        if isinstance(given, dict):
+            return "expected a list: put a hyphen before the first key, or brackets around it all"
+        return (
+            f"expected a list such as [{given}]"
+            if isinstance(given, str | int)
+            else "expected a list"
+        )
+    if kind in _BOUNDS:
+        word, key = _BOUNDS[kind]
+        return f"expected {word} {context[key]}"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    if kind == "string_type" and isinstance(given, int | float) and given is not True:
+        return f'expected a text: write "{given}" with quotes if you mean that'
+    return _WORDS.get(kind, "")
+
+
+def _given(value: object) -> str:
+    """Returns a value as a file has it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a section"
+    return "a list" if isinstance(value, list | tuple) else repr(value)
 
 
 def _is_unsaid(given: object, kind: str, message: str) -> bool:

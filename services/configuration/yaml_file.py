@@ -314,6 +314,8 @@ def _read(text: str, name: str) -> tuple[Any, Lines]:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or str(error)
+        if "'\\t'" in problem:
+            problem = "a line is indented with a tab; use spaces"
         raise ConfigurationError(f"{name}:{line}: this is no YAML: {problem}") from None
     finally:
         loader.dispose()
