@@ -104,7 +104,7 @@ docs: $(STAMP)  ## the documents as a site with a search, in build/site; no inte
 coverage-page: $(STAMP)  ## write the tests of docs/coverage.md from their markers
 	PYTHONPATH=tests $(PY) -m support.coverage_page
 
-reference-pages: $(STAMP)  ## write docs/python.md and docs/shell.md from the docstrings and the commands' help
+reference-pages: $(STAMP)  ## write the references in docs from docstrings, help and settings
 	PYTHONPATH=tests $(PY) -m support.reference_pages
 
 action-modules: $(STAMP)  ## write the modules of actions for scripts, and in docs/actions.md, from their table

@@ -45,6 +45,7 @@ CHAPTERS = {
     ],
     "Look up": [
         "python",
+        "settings",
         "shell",
         "glossary",
         "codes",

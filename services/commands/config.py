@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -90,6 +91,14 @@ def show(
         downgrades = downgrades_of(loaded)
     for line in store_lines(rate, downgrades) if rate else ():
         echo(f"# {line}")
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of a fabric's YAML file, for editors."""
+    from raylay.services.configuration.schema import file_schema
+
+    echo_text(json.dumps(file_schema(), indent=2))
 
 
 def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[ElementFinding]:

@@ -138,6 +138,10 @@ class _File(FabricChoices, _Head):
     links: tuple[_LinkEntry, ...] = ()
 
 
+FILE_MODEL: type[Section] = _File
+"""The model of a whole file."""
+
+
 def load(path: str | Path, origins: Origins | None = None) -> FabricSettings:
     """Returns the settings of the fabric that a file declares.
 

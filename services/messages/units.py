@@ -148,10 +148,10 @@ class Written:
         show: the inverse.
     """
 
-    __slots__ = ("_parse", "_show")
+    __slots__ = ("_show", "parse")
 
     def __init__(self, parse: Callable[[Any], Any], show: Callable[[Any], Any]) -> None:
-        self._parse = parse
+        self.parse = parse
         self._show = show
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
@@ -165,7 +165,7 @@ class Written:
 
     def _read(self, value: object) -> object:
         try:
-            return self._parse(value)
+            return self.parse(value)
         except ConfigurationError as error:
             # pydantic adds the place to a ValueError; any other exception would lose it.
             raise ValueError(str(error)) from None

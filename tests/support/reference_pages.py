@@ -1,10 +1,12 @@
-"""docs/python.md and docs/shell.md, the references of the Python API and of the shell, written from
-the docstrings and from the commands' own help (`make reference-pages`)."""
+"""The references in docs, written from the code by `make reference-pages`: python.md from the
+docstrings, shell.md from the commands' own help, settings.md and fabric.schema.json from the model
+of a fabric's file."""
 
 from __future__ import annotations
 
 import enum
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import raylay
 from raylay.services.cli import COMMANDS, CommandGroup
 from raylay.services.commands.shared.connection_options import connection_options
+from raylay.services.configuration.schema import file_schema
 
 DOCS = Path(__file__).parents[2] / "docs"
 PYTHON_PAGE = DOCS / "python.md"
@@ -27,6 +30,22 @@ SHELL_HEAD = """# Shell reference
 Every command of `raylay`, from its own help (`make reference-pages`). `raylay COMMAND --help` shows
 the same. [Operations](operations.md) teaches them by task. An error is one line on stderr and exit
 code 1; wrong usage is exit code 2; after Ctrl-C it is 130.
+"""
+SCHEMA_FILE = DOCS / "fabric.schema.json"
+SETTINGS_PAGE = DOCS / "settings.md"
+SETTINGS_HEAD = """# Settings of a fabric
+
+Every key of a fabric's YAML file, from the model that reads it (`make reference-pages`).
+[Fabrics](fabric.md) teaches them by task. A time has a unit (`500ms`, `10s`, `2h`), a size too
+(`64MiB`). `raylay config check FILE` says what is wrong with a file, and `raylay config show FILE`
+fills in the defaults.
+
+An editor completes the keys and says what is wrong while you type, where the file begins with the
+line
+
+    # yaml-language-server: $schema=fabric.schema.json
+
+It names `docs/fabric.schema.json`, or what `raylay config schema > fabric.schema.json` writes.
 """
 SECTIONS = {
     "Args": "Arguments",
@@ -142,6 +161,82 @@ def _text(docstring: str | None) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
+# -- the settings of a fabric --------------------------------------------------------------------
+def settings_page() -> str:
+    """Returns the page of the keys of a fabric's file."""
+    schema = file_schema()
+    lines = [SETTINGS_HEAD, "## The file\n", *_keys_table(schema)]
+    for name, each in sorted(schema["$defs"].items(), key=lambda one: _title(one[0])):
+        forms = [each, *each.get("anyOf", ())]
+        section = next((form for form in forms if "properties" in form), None)
+        if section is None:
+            continue
+        lines.append(f"## {_title(name)}\n")
+        if about := section.get("description"):
+            lines.append(f"{about}\n")
+        short = [_kind_of(form) for form in each.get("anyOf", ()) if form is not section]
+        if short:
+            lines.append(f"It may be written in short, as {' or '.join(short)}.\n")
+        lines += _keys_table(section)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _title(name: str) -> str:
+    """Returns the heading of a section, from the name of its class."""
+    front = re.sub(r"(Settings|Config|Choices|Entry|Section)$", "", name)
+    words = re.findall(r"[A-Z][a-z]*", front)
+    return " ".join(words).capitalize()
+
+
+def _keys_table(section: dict[str, Any]) -> Iterator[str]:
+    required = set(section.get("required", ()))
+    yield "| key | value | default | |"
+    yield "|---|---|---|---|"
+    for name, each in section["properties"].items():
+        default = "required" if name in required else ""
+        if "default" in each:
+            default = f"`{json.dumps(each['default']).strip(chr(34)) or ' '}`"
+        about = each.get("description", "").replace("|", "\\|")
+        yield f"| `{name}` | {_kind_of(each)} | {'' if default == '` `' else default} | {about} |"
+    yield ""
+
+
+def _kind_of(schema: dict[str, Any]) -> str:
+    """Returns the kind of a value in words."""
+    if "x-raylay-kind" in schema:
+        return f"a {schema['x-raylay-kind']}"
+    if "$ref" in schema:
+        title = _title(schema["$ref"].rpartition("/")[2])
+        return f"[{title.lower()}](#{title.lower().replace(' ', '-')})"
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
+    if "anyOf" in schema:
+        kinds = dict.fromkeys(map(_kind_of, schema["anyOf"]))
+        kinds.pop("nothing", None)
+        return " or ".join(kinds)
+    if schema.get("type") == "array":
+        inside = _kind_of(schema["items"]) if "items" in schema else ""
+        return f"a list: {inside}" if inside else "a list"
+    if schema.get("type") == "object":
+        inside = schema.get("additionalProperties")
+        return f"names, each with {_kind_of(inside)}" if isinstance(inside, dict) else "a section"
+    words = {
+        "string": "a text",
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "null": "nothing",
+    }
+    return words.get(str(schema.get("type")), "a value")
+
+
+def schema_text() -> str:
+    """Returns the JSON schema of a fabric's file."""
+    return json.dumps(file_schema(), indent=2, sort_keys=False) + "\n"
+
+
 # -- the shell -----------------------------------------------------------------------------------
 def commands() -> Iterator[tuple[str, Any]]:
     """Yields each command that can be called, with its whole name."""
@@ -235,3 +330,5 @@ def _table(parameters: list[Any], kind: str) -> Iterator[str]:
 if __name__ == "__main__":
     PYTHON_PAGE.write_text(python_page(), encoding="utf-8")
     SHELL_PAGE.write_text(shell_page(), encoding="utf-8")
+    SETTINGS_PAGE.write_text(settings_page(), encoding="utf-8")
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

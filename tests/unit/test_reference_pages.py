@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from support.reference_pages import (
     PYTHON_PAGE,
+    SCHEMA_FILE,
+    SETTINGS_PAGE,
     SHELL_PAGE,
     commands,
     python_page,
+    schema_text,
+    settings_page,
     shell_page,
 )
 
@@ -17,7 +21,12 @@ pytestmark = pytest.mark.covers("Utilities", "the references of Python and of th
 
 
 def test_the_pages_are_written_from_the_code() -> None:
-    for page, wanted in ((PYTHON_PAGE, python_page()), (SHELL_PAGE, shell_page())):
+    for page, wanted in (
+        (PYTHON_PAGE, python_page()),
+        (SHELL_PAGE, shell_page()),
+        (SETTINGS_PAGE, settings_page()),
+        (SCHEMA_FILE, schema_text()),
+    ):
         assert page.read_text(encoding="utf-8") == wanted, f"{page}: run make reference-pages"
 
 

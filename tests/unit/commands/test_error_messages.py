@@ -99,6 +99,7 @@ GIVEN = {
     "check storage": "--seconds 0.01 --size 4KiB --directory PATH",
     "config check": "PATH",
     "config show": "PATH",
+    "config schema": "",
     "pipeline archive": "PATH --lake PATH",
     "pipeline compact": "PATH",
     "pipeline expire": "PATH --before 2026-01-02",
@@ -117,8 +118,9 @@ GIVEN = {
     "journal salvage": "PATH F",
 }
 MAY_WORK = {
-    "certificates", "check host", "check instance", "check storage", "config check", "config show",
-    "context add", "context list", "fabric check", "error", "find", "identify", "list", "trace",
+    "certificates", "check host", "check instance", "check storage", "config check",
+    "config schema", "config show", "context add", "context list", "error", "fabric check",
+    "find", "identify", "list", "trace",
 }  # fmt: skip
 """What only looks at this host, or at files, or makes some."""
 CLIENTS = {
