@@ -21,6 +21,7 @@ Stores: anything with the methods of `PublishStoreProtocol` and `BookmarkStorePr
 
 from __future__ import annotations
 
+from raylay.services.client.arguments import Resolver, ServerLike, Tls
 from raylay.services.client.client import Client
 from raylay.services.client.events import (
     ClientEvent,
@@ -37,11 +38,13 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
     WaitingForServer,
 )
-from raylay.services.client.failover import Server
+from raylay.services.client.failover import FailoverRule, Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.named_readers import ReaderCommands, SyncReaderCommands
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.queues.queue_consumer import QueueBatch, QueueConsumer, QueueMessage
+from raylay.services.client.queues.sync_queue import SyncQueueConsumer
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Merged, Subscription
 from raylay.services.client.subscriptions.subscription_state import BookmarkStoreProtocol
@@ -60,6 +63,7 @@ __all__ = [
     "Client",
     "SyncClient",
     "QueueConsumer",
+    "SyncQueueConsumer",
     "QueueBatch",
     "QueueMessage",
     "Subscription",
@@ -72,6 +76,12 @@ __all__ = [
     "EPOCH",
     "NOW",
     "Server",
+    "ServerLike",
+    "Resolver",
+    "FailoverRule",
+    "Tls",
+    "ReaderCommands",
+    "SyncReaderCommands",
     "ClientEvent",
     "ClockDiffers",
     "LoopBlocked",

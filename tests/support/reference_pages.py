@@ -81,11 +81,11 @@ def _described(name: str, found: Any) -> Iterator[str]:
             if each.startswith("_") or isinstance(found, enum.EnumMeta):
                 continue
             yield from _member(name, each, member)
-    elif callable(found):
+    elif inspect.isfunction(found):
         yield _code(f"{name}{_signature(found)}")
         yield _text(inspect.getdoc(found))
     else:
-        yield f"`{found!r}`\n"
+        yield f"`{str(found).replace('typing.', '')}`\n"
 
 
 def _member(owner: str, name: str, member: Any) -> Iterator[str]:
