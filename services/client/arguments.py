@@ -58,13 +58,14 @@ def check_owner(store: PublishStoreProtocol, client_name: str) -> None:
         )
 
 
-def listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...]:
-    """Returns the servers that a list names.
+def listed(client_name: str, servers: str | Iterable[ServerLike]) -> tuple[Server, ...]:
+    """Returns the servers that a list, or one address, names.
 
     Raises:
         ConfigurationError: there is none, or an address is none.
     """
-    found = tuple(map(as_server, servers))
+    # A text is one address: its letters are none.
+    found = tuple(map(as_server, (servers,) if isinstance(servers, str) else servers))
     if not found:
         raise ConfigurationError(f"client {client_name} has no servers: list one or give a look-up")
     for server in found:

@@ -110,7 +110,7 @@ class Client:
     def __init__(
         self,
         name: str,
-        servers: Sequence[ServerLike] | Resolver = (),
+        servers: str | Sequence[ServerLike] | Resolver = (),
         *,
         group: str = "",
         allow_other_groups: bool = False,

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from raylay.services.client.arguments import listed
 from raylay.services.commands.shared import client_names
 from raylay.services.commands.shared.client_names import client_name
 
@@ -74,3 +75,7 @@ def test_where_too_many_run_the_process_id_is_part_of_it(
     with client_name(command), client_name(command) as last, client_name(command) as more:
         assert last.endswith("-2")
         assert more.endswith(f"-pid-{os.getpid()}")
+
+
+def test_a_single_address_is_a_list_of_one() -> None:
+    assert [each.address for each in listed("c", "h:9")] == ["h:9"]
