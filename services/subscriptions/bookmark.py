@@ -134,6 +134,8 @@ class ReplayStart:
             removed here. Their topics are not known any more.
         is_removed: whether retention removed a bookmark's message, so that the whole removed part
             counts as before the start.
+        removed: messages that the log once held and no longer holds: all of them are before the
+            start.
     """
 
     after_txid: int
@@ -142,6 +144,7 @@ class ReplayStart:
     end_time_included: bool = False
     missing: PublisherRanges = field(default_factory=PublisherRanges)
     is_removed: bool = False
+    removed: PublisherRanges = field(default_factory=PublisherRanges)
 
 
 def _begin_of(point: Point, included: bool, log: LogLookup, committed_txid: int) -> int | None:
@@ -218,6 +221,7 @@ def resolve(
     start = _resolved(position, not_found, log, committed_txid, begins, have is not None)
     start.missing = missing
     start.is_removed = is_removed
+    start.removed = removed
     return start
 
 
@@ -431,6 +435,9 @@ class BookmarkSubscription:
             # would deliver them once more, and the client drops them.
             self._base.remove_ranges(run.publisher, ranges)
         if not headers or self._before >= self.replay_to:
+            # In the gaps there may be some that retention removed, and that a client which counts
+            # what is left would miss.
+            self._base.update(self._start.removed)
             self.prepared = True
 
     def _skip_headers(self, headers: list[Run]) -> None:
@@ -451,6 +458,10 @@ class BookmarkSubscription:
             self.cursor = self._before = run.last_txid
         if not headers:
             self.prepared = True
+            end_txid = self._start.end_txid
+            if end_txid is not None and self.cursor >= end_txid:
+                # The client's own messages reach the end: there is nothing to take.
+                self.ended = True
 
     # -- delivery ----------------------------------------------------------------------------
     def take(self, runs: Iterable[Run], limit_txid: int) -> list[DeliveryContent]:

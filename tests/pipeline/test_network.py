@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from support.pipeline_cases import RunningInstance
 from raylay.services.client import SyncClient
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import CommandFailed, ConfigurationError, StorageError
+from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.pipeline.network import source
-from raylay.services.pipeline.network.offsets import from_json, to_json
+from raylay.services.pipeline.network.offsets import from_json, new_in, to_json
+from raylay.services.pipeline.network.reading import NetworkReader
 from raylay.services.pipeline.network.source import (
     NETWORK_COLUMNS,
     NetworkBatchReader,
@@ -344,37 +347,90 @@ def test_messages_that_come_late_are_not_in_the_micro_batch_before(
         reader.stop()
 
 
-def test_what_retention_removed_is_an_error_only_behind_what_was_read(tmp_path: Path) -> None:
+# -- what retention removes ------------------------------------------------------------------------
+@pytest.fixture
+def keeping(tmp_path: Path) -> Iterator[RunningInstance]:
+    """An instance that keeps some 2 MiB of its journal."""
     journal = JournalConfig(segment_bytes=1 << 20, retention=RetentionConfig(size_bytes=2 << 20))
-    keeping = RunningInstance(tmp_path / "Chicago-4", journal=journal)
-    try:
-        schema = schema_of("publisher", "sequence")
-        made = options(keeping, topic="net/removed")
-        reader = NetworkStreamReader(made, schema)
-        publish(keeping, "net/removed", range(100))
-        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-        assert len(rows(reader, reader.initialOffset(), start)) == 100
-        total, left = 100, 100
-        with SyncClient("desk", [keeping.address]) as client:
-            while left == total:
-                for _ in range(1_000):
-                    client.publish("net/removed", bytes(4_000))
-                client.flush()
-                total += 1_000
-                left = len(rows(NetworkBatchReader(made, schema)))  # of what is left: no error
-        end = reader.latestOffset(start, ReadAllAvailable())
-        # In time the front of what is between the two offsets is removed, too.
-        with (
-            pytest.raises(StorageError, match="removed before they were read"),
-            SyncClient("desk", [keeping.address]) as client,
-        ):
-            while True:
-                rows(reader, start, end)
-                for _ in range(1_000):
-                    client.publish("net/removed", bytes(4_000))
-                client.flush()
-        going_on = options(keeping, topic="net/removed", on_data_loss="go_on")
-        assert len(rows(NetworkStreamReader(going_on, schema), start, end)) < total - 100
+    made = RunningInstance(tmp_path / "Chicago-4", journal=journal)
+    yield made
+    made.stop()
+
+
+def until_removed(instance: RunningInstance, topic: str, wanted: PublisherRanges) -> None:
+    """Publishes until retention removes any of these messages, or anything where none is given."""
+    reader = NetworkReader(options(instance, topic=topic).place())
+    with SyncClient("desk", [instance.address]) as client:
+        while True:
+            for _ in range(500):
+                client.publish(topic, bytes(4_000))
+            client.flush()
+            gone = reader.held(EPOCH)
+            if new_in(wanted, gone).count < gone.count if wanted else gone:
+                break
+    reader.close()
+
+
+def stream(made: NetworkOptions) -> NetworkStreamReader:
+    return NetworkStreamReader(made, schema_of("publisher", "sequence"))
+
+
+def test_a_stream_from_the_epoch_begins_behind_what_retention_removed_before(
+    keeping: RunningInstance,
+) -> None:
+    """Nothing was promised of it: neither the first nor a later micro-batch may fail for it."""
+    until_removed(keeping, "net/front", PublisherRanges())
+    for starting in (EPOCH, "2020-01-01"):
+        reader = stream(options(keeping, topic="net/front", starting=starting))
+        start = reader.initialOffset()
+        gone = from_json(start)
+        assert gone.count > 0
+        found: list[dict[str, Any]] = []
+        sizes = []
+        while (end := reader.latestOffset(start, ReadMaxRows(100))) != start:
+            new = rows(reader, start, end)
+            found.extend(new)
+            sizes.append(len(new))
+            start = end
+        assert set(sizes[:-1]) == {100} and len(sizes) > 2, "a limit counts what is there"
+        assert len(found) == from_json(start).count - gone.count
         reader.stop()
-    finally:
-        keeping.stop()
+
+
+@pytest.mark.parametrize("starting", [EPOCH, "0|1|"])
+def test_what_is_removed_between_the_plan_and_the_read_is_an_error(
+    keeping: RunningInstance, starting: str
+) -> None:
+    reader = stream(options(keeping, topic="net/removed", starting=starting))
+    start = reader.initialOffset()
+    publish(keeping, "net/removed", range(100))
+    if starting != EPOCH:
+        assert reader.latestOffset(start, ReadAllAvailable()) == start, "Spark keeps the begin"
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert len(rows(reader, start, end)) == 100
+    until_removed(keeping, "net/removed", from_json(end))
+    with pytest.raises(StorageError, match="removed before they were read") as caught:
+        rows(reader, start, end)
+    assert caught.value.args[0].startswith("Chicago-4: ")
+    reader.stop()
+    going_on = stream(options(keeping, topic="net/removed", on_data_loss="go_on"))
+    assert len(rows(going_on, start, end)) < 100
+
+
+def test_a_bookmark_that_retention_removed(keeping: RunningInstance) -> None:
+    publish(keeping, "net/bookmark", range(3))
+    schema = schema_of("bookmark")
+    (first, *_) = rows(NetworkBatchReader(options(keeping, topic="net/bookmark"), schema))
+    held = NetworkReader(options(keeping).place()).held()
+    until_removed(keeping, "net/bookmark", held)
+    made: dict[str, Any] = {"topic": "net/bookmark", "starting": first["bookmark"]}
+    with pytest.raises(StorageError, match=r"Chicago-4: .* set on_data_loss to go_on"):
+        NetworkBatchReader(options(keeping, **made), schema).partitions()
+    left = NetworkBatchReader(options(keeping, on_data_loss="go_on", **made), schema)
+    everything = NetworkBatchReader(options(keeping), schema)
+    assert len(rows(left)) == len(rows(everything)) > 0
+    made["starting"] = "77|1|"
+    for on_data_loss in ("fail", "go_on"):
+        unknown = NetworkBatchReader(options(keeping, on_data_loss=on_data_loss, **made), schema)
+        with pytest.raises(StorageError, match=r"Chicago-4: .*bookmarks is in the log"):
+            unknown.partitions()

@@ -62,6 +62,14 @@ def united(one: PublisherRanges, other: PublisherRanges) -> PublisherRanges:
     return found
 
 
+def first_of_each(held: PublisherRanges) -> PublisherRanges:
+    """Returns the sequence 0, which no message has, of every publisher."""
+    found = PublisherRanges()
+    for publisher in held.sets:
+        found.add(publisher, 0, 0)
+    return found
+
+
 def covers(held: PublisherRanges, wanted: PublisherRanges) -> bool:
     """Returns whether all of `wanted` is in `held`."""
     return all(held.covers(publisher, ranges) for publisher, ranges in wanted.sets.items())

@@ -11,12 +11,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from raylay.services.client.events import ClientEvent, MessagesMissing
 from raylay.services.client.messages import MessageBatch, SequenceRange
 from raylay.services.client.sync import SyncClient, SyncSubscription
 from raylay.services.errors import BookmarkNotFound, CommandFailed, RaylayError, StorageError
-from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.services.messages.bookmarks import EPOCH, NOW, parse_position
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
-from raylay.services.pipeline.network.offsets import covers, new_in, told_as_held
+from raylay.services.pipeline.network.offsets import (
+    covers,
+    first_of_each,
+    new_in,
+    told_as_held,
+)
 
 TO_THE_END = f"[{EPOCH}:{NOW})"
 PERSISTED_MS = 20
@@ -51,6 +57,10 @@ class ReadingStore:
         self._have[subscription] = have
         self._reading = subscription
         self._left = {key: each.copy() for key, each in portion.sets.items() if each}
+
+    def hold(self, subscription: str, have: PublisherRanges) -> None:
+        """Lets a subscription that is to begin hold these messages."""
+        self._have[subscription] = have
 
     def given(self, ranges: Iterable[SequenceRange]) -> None:
         """Notes messages that the reader was given."""
@@ -177,6 +187,7 @@ class NetworkReader:
         self._instances: deque[str] = deque()
         """The instance of each delivery that was not taken yet, in order: the client may be
         connected to another one, or to none, when it is taken."""
+        self._missing: dict[str, MessagesMissing] = {}
         self._client = SyncClient(
             f"spark-{uuid.uuid4().hex[:12]}",
             **place.client,
@@ -184,7 +195,12 @@ class NetworkReader:
             bookmark_store=self._store,
             connect_wait_s=place.connect_wait_s,
             on_arrival=self._arrived,
+            on_event=self._take_event,
         )
+
+    def _take_event(self, event: ClientEvent) -> None:
+        if isinstance(event, MessagesMissing):
+            self._missing[event.subscription] = event
 
     def _arrived(self, batch: MessageBatch[Any]) -> None:
         self._instances.append(self.instance)
@@ -197,21 +213,60 @@ class NetworkReader:
     def close(self) -> None:
         self._client.close(flush=False)
 
-    def held(self, bookmark: str = NOW) -> PublisherRanges:
-        """Returns the messages before a bookmark, of all topics, as the instance has them.
+    def held(self, bookmark: str = NOW, *, goes_on: bool = False) -> PublisherRanges:
+        """Returns the messages before a bookmark, of all topics, as the instance has them. What
+        retention removed is before every bookmark.
+
+        Args:
+            goes_on: whether a bookmark whose message retention removed stands for the oldest
+                message that is left.
 
         Raises:
             CommandFailed: the instance refuses the topic or the filter.
-            BookmarkNotFound: it lacks the message of the bookmark.
+            StorageError: it lacks the message of the bookmark.
         """
-        if bookmark == EPOCH:
-            return PublisherRanges()
-        name = self._new_name()
-        subscription = self._subscribe(name, bookmark, paused=True)
-        subscription.unsubscribe()
-        found = self._store.load(name)
-        self._store.discard(name)
+        try:
+            found = self._before(bookmark)
+        except BookmarkNotFound as error:
+            found = self._before(bookmark, not_found="epoch")
+            is_removed = any(
+                point.sequence in found.sets.get(point.publisher, ())
+                for point in parse_position(bookmark).begin
+                if point.kind == "message"
+            )
+            if not is_removed:
+                raise StorageError(f"{self.instance}: {error}", self.instance) from None
+            if not goes_on:
+                raise _removed(self.instance, error) from None
+        if not found and bookmark != NOW:
+            # The begin is that of the log. A client is not told what was before it.
+            return self._before_the_log()
         return found
+
+    def _before(
+        self, bookmark: str, have: PublisherRanges | None = None, *, not_found: str = "fail"
+    ) -> PublisherRanges:
+        name = self._new_name()
+        if have is not None:
+            self._store.hold(name, have)
+        try:
+            self._subscribe(name, bookmark, paused=True, not_found=not_found).unsubscribe()
+            return self._store.load(name)
+        finally:
+            self._store.discard(name)
+
+    def _before_the_log(self) -> PublisherRanges:
+        """Returns what retention removed. The instance says that there is some to whoever has
+        something older, and all of it to whoever begins behind a message that it removed."""
+        older = first_of_each(self.held())
+        if not older:
+            return older
+        self._missing.clear()
+        self._before(EPOCH, older, not_found="epoch")
+        for missing in self._missing.values():
+            for publisher, (_, _, last) in missing.publishers.items():
+                return self._before(f"{publisher}|{last}|", not_found="epoch")
+        return PublisherRanges()
 
     def wait_held(self, wanted: PublisherRanges) -> None:
         """Returns as soon as the instance has all of these messages.
@@ -249,8 +304,12 @@ class NetworkReader:
             instance = self.instance
             self.wait_held(portion)
             self._instances.clear()
-            subscription = self._subscribe(name, TO_THE_END, not_found="fail" if fails else "epoch")
-            yield from self._deliveries(subscription)
+            not_found = "fail" if fails else "epoch"
+            try:
+                subscription = self._subscribe(name, TO_THE_END, not_found=not_found)
+                yield from self._deliveries(subscription)
+            except BookmarkNotFound as error:
+                raise _removed(self.instance, error) from None
             subscription.unsubscribe()
             if self._store.is_done or self.instance == instance:
                 self._store.discard(name)
@@ -287,22 +346,23 @@ class NetworkReader:
     def _subscribe(
         self, name: str, bookmark: str, *, paused: bool = False, not_found: str = "fail"
     ) -> SyncSubscription[Any]:
-        try:
-            return self._client.subscribe(
-                self._place.topic,
-                filter=self._place.filter,
-                bookmark=bookmark,
-                bookmark_not_found=not_found,
-                subscription_id=name,
-                persisted_ms=PERSISTED_MS,
-                pause=paused,
-            )
-        except BookmarkNotFound as error:
-            raise StorageError(
-                f"{self.instance}: {error}: messages were removed before they were read; begin "
-                "a new checkpoint, or set on_data_loss to go_on",
-                self.instance,
-            ) from None
+        return self._client.subscribe(
+            self._place.topic,
+            filter=self._place.filter,
+            bookmark=bookmark,
+            bookmark_not_found=not_found,
+            subscription_id=name,
+            persisted_ms=PERSISTED_MS,
+            pause=paused,
+        )
+
+
+def _removed(instance: str, error: BookmarkNotFound) -> StorageError:
+    return StorageError(
+        f"{instance}: {error}: messages were removed before they were read; begin a new "
+        "checkpoint, or set on_data_loss to go_on",
+        instance,
+    )
 
 
 def _lacking(instance: str, missing: PublisherRanges, waited_s: float) -> RaylayError:

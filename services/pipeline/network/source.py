@@ -149,6 +149,11 @@ class NetworkOptions:
             )
         return made
 
+    @property
+    def goes_on(self) -> bool:
+        """Returns whether what is left is read where messages were removed."""
+        return self.on_data_loss == "go_on"
+
     def column_names(self) -> list[str]:
         """Returns the wanted columns; all of them where none is named."""
         names = [name.strip() for name in self.columns.split(",") if name.strip()]
@@ -255,8 +260,6 @@ class NetworkTable:
         with plain_errors():
             wanted = PublisherRanges.from_wire(portion.wanted)
             start = PublisherRanges.from_wire(portion.start)
-            # From the epoch what is left is wanted: retention may have removed the front long ago.
-            fails = self.options.on_data_loss == "fail" and bool(start)
             values = None
             if self.value_type is not None:
                 types = self.types or installed_types(())
@@ -268,7 +271,7 @@ class NetworkTable:
                     start,
                     PublisherRanges.from_wire(portion.end),
                     wanted,
-                    fails=fails,
+                    fails=not self.options.goes_on,
                 ):
                     rows = _wanted(rows_of_deliveries(instance, deliveries), deliveries, wanted)
                     if rows is not None:
@@ -320,7 +323,7 @@ class NetworkBatchReader(DataSourceReader):
         options = self.table.options
         reader = NetworkReader(self.table.place)
         try:
-            start = reader.held(_bookmark(options.starting))
+            start = reader.held(_bookmark(options.starting), goes_on=options.goes_on)
             end = reader.held(_bookmark(options.ending)) if options.ending else reader.held()
         finally:
             reader.close()
@@ -363,7 +366,8 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
-        begin = self._reader.held(_bookmark(self.table.options.starting))
+        options = self.table.options
+        begin = self._reader.held(_bookmark(options.starting), goes_on=options.goes_on)
         made = to_json(begin)
         self._first.now_is(self.table.options.starting, made)
         self._told.tell(begin)

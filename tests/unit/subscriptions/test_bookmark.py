@@ -481,3 +481,23 @@ def test_a_bookmark_that_retention_removed_begins_with_the_oldest_left(short_log
         short_log.subscribe("1|2|", not_found="fail")
     assert caught.value.reason == "bookmark_not_found"
     assert not short_log.subscribe("0").missing
+
+
+def test_a_range_ends_where_all_of_it_is_held_already(short_log: Log) -> None:
+    """Nothing is left to deliver, as where retention removed the rest: the client is told so."""
+    whole = ranges(p1=[(1, 12)])
+    made = short_log.subscribe("[0:0|1|)", have=whole)
+    assert made.ended and made.take_completed()
+    assert not short_log.subscribe("[0:0|1|)", have=ranges(p1=[(1, 11)])).ended
+
+
+def test_what_was_removed_is_before_the_start_where_a_run_with_gaps_spans_it() -> None:
+    """A client that asks for what is left would otherwise miss the removed ones in the gaps."""
+    log = Log(segment_bytes=200)
+    for sequence in (5, 6, 7, 8, 9, 10):
+        log.append(1, "a", sequence)
+    log.journal.remove(4, force=True)
+    gone = log.journal.removed()
+    assert gone.count
+    log.append(1, "a", 1, 20)
+    assert log.subscribe("1|5|").base == gone
