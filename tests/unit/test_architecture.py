@@ -153,7 +153,7 @@ WITHOUT_ROOM = {
     # Installed as the package `raylay` itself (pyproject.toml): what a script needs.
     # The settings, too: it names them for editors, and imports each when it is used.
     "api": frozenset(
-        "capacity client config configuration fabric messages replication".split()
+        {"capacity", "client", "config", "configuration", "fabric", "messages", "replication"}
     ),
     "__init__.py": frozenset(),
 }
