@@ -20,6 +20,7 @@ from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import all_but
+from raylay.services.messages.units import format_bytes, format_milliseconds
 
 TopicLike = TopicSettings | str | Mapping[str, Any]
 Origins = dict[tuple[str, ...], str]
@@ -64,7 +65,8 @@ class FabricBuilder:
             "queues",
             "actions",
         ):
-            if key in given:
+            # Of a text it would be the letters: the model refuses it.
+            if key in given and not isinstance(given[key], str | Mapping):
                 given[key] = tuple(given[key])
         self._instances: dict[str, dict[str, Any]] = {}
         self._destinations: dict[str, list[DestinationSettings]] = {}
@@ -92,6 +94,11 @@ class FabricBuilder:
             if instances < 1:
                 raise ConfigurationError(f"region {name} has {instances} instances: give 1 or more")
             names = [f"{name}-{number}" for number in range(1, instances + 1)]
+        elif isinstance(instances, str):
+            raise ConfigurationError(
+                f"region {name}: expected a number of instances or a list of names such as "
+                f"[{instances!r}], got {instances!r}"
+            )
         else:
             names = list(instances)
             if not names:
@@ -196,7 +203,7 @@ class FabricBuilder:
                 "to": tuple(targets),
                 "sync": sync,
                 "pass_through": pass_through,
-                "topics": tuple(topics),
+                "topics": topics if isinstance(topics, str) else tuple(topics),
                 **options,
             },
             f"destination {name} of {source}",
@@ -347,12 +354,23 @@ def _expected(kind: str, context: Mapping[str, Any], given: object) -> str:
         )
     if kind in _BOUNDS:
         word, key = _BOUNDS[kind]
-        return f"expected {word} {context[key]}"
+        return f"expected {word} {_limit(context[key], given)}"
     if kind == "literal_error":
         return f"expected {context['expected']}"
     if kind == "string_type" and isinstance(given, int | float) and given is not True:
         return f'expected a text: write "{given}" with quotes if you mean that'
     return _WORDS.get(kind, "")
+
+
+def _limit(value: float, given: object) -> str:
+    """Returns a limit in units as those of the value that breaks it."""
+    if isinstance(given, str) and given.rstrip()[-1:].isalpha():
+        return (
+            format_bytes(int(value))
+            if given.rstrip().endswith("B")
+            else format_milliseconds(int(value))
+        )
+    return str(value)
 
 
 def _given(value: object) -> str:

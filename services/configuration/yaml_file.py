@@ -94,7 +94,7 @@ class _RegionEntry(Section):
     def _from_short(cls, value: Any) -> Any:
         if value is None:
             return {}
-        if isinstance(value, str):
+        if isinstance(value, str | bool):
             raise ValueError(
                 f"expected a number of instances, a list of names or a section, got {value!r}"
             )
@@ -216,7 +216,7 @@ def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
     return list(found.values())
 
 
-_BRANCHES = frozenset(("int", "str", "TlsConfig"))
+_BRANCHES = frozenset(("int", "str", "constrained-str", "TlsConfig"))
 
 
 def _at(place: str, error: ConfigurationError) -> ConfigurationError:
@@ -300,7 +300,13 @@ class _FabricLoader(yaml.SafeLoader):
 
 
 def _read(text: str, name: str) -> tuple[Any, Lines]:
-    loader = _FabricLoader(text)
+    try:
+        loader = _FabricLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigurationError(
+            f"{name}:{line}: this is no YAML: it has the control character {error.character:#x}"
+        ) from None
     lines: Lines = {}
     try:
         node = loader.get_single_node()
@@ -366,7 +372,13 @@ def _value(
             _value(loader, item, (*path, number), lines, name, inside)
             for number, item in enumerate(node.value)
         ]
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except ValueError as error:  # a date such as 2026-13-45
+        raise ConfigurationError(
+            f"{name}:{line}: {node.value!r} cannot be read ({error}): correct it, or write it in "
+            "quotes if it is a text"
+        ) from None
 
 
 def _line_of(path: Sequence[int | str], lines: Mapping[Path_, int]) -> int:

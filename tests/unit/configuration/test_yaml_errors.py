@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from raylay import Fabric
 from raylay.services.configuration import yaml_file
 from raylay.services.errors import ConfigurationError
 
@@ -42,6 +45,13 @@ pytestmark = pytest.mark.covers("Fabrics and tracing", "errors of a fabric's fil
             "sow_topics: [{name: q, message_type: json, keys: /id}]",
             "3: sow_topics.0.keys: expected a list such as [/id], got '/id'",
         ),
+        ("sow_stats_interval: 1ms", "3: sow_stats_interval: expected at least 100ms, got '1ms'"),
+        ("links: [{from: a-1, to: 5}]", '3: links.0.to: expected a text: write "5" with quotes'),
+        (
+            "sow_topics: [{name: q, message_type: json, keys: [/id], recovery_point: 2026-13-45}]",
+            "3: '2026-13-45' cannot be read (month must be in 1..12)",
+        ),
+        ("\x01: 1", "3: this is no YAML: it has the control character 0x1"),
         ("connect_regions: sink", "3: connect_regions: expected 'sync' or 'async', got 'sink'"),
         ("region: {b: 2}", "3: region: this key is unknown here: did you mean regions?"),
         ("topics: [{name: 5}]", 'write "5" with quotes if you mean that'),
@@ -55,6 +65,23 @@ def test_an_error_says_what_to_write(text: str, told: str) -> None:
     words = str(found.value).casefold()
     for word in ("input should", "tuple", "dictionary", "instance of", "pydantic", "none"):
         assert word not in words or word in text, found.value
+
+
+@pytest.mark.parametrize("wrong", ["true", "two"])
+def test_a_region_that_is_no_number_of_instances(wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"2: regions\.a: expected a number of instances"):
+        yaml_file.parse(f"fabric: f\nregions: {{a: {wrong}}}\n", "f.yaml")
+
+
+def test_a_script_that_gives_a_text_for_a_list_is_told_so() -> None:
+    """A text would be taken for its letters."""
+    wrong: Any = "orders"
+    with pytest.raises(ConfigurationError, match=r"topics: expected a list such as \[orders\]"):
+        Fabric("f", topics=wrong)
+    with pytest.raises(ConfigurationError, match=r"such as \['a-1'\], got 'a-1'"):
+        Fabric("f").region("a", instances="a-1")
+    with pytest.raises(ConfigurationError, match=r"such as \[orders\]"):
+        Fabric("f").region("a", instances=2).destination("a-1", "a-2", topics=wrong)
 
 
 def test_regions_that_are_a_number() -> None:
