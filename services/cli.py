@@ -100,7 +100,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "until this command is stopped.",
     ),
     "events": (
-        f"{_COMMANDS}.status:events",
+        f"{_COMMANDS}.events:events",
         "Show events: connects, downgrades, resyncs, late or conflicting records, …",
     ),
     "error": (

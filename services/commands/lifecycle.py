@@ -26,7 +26,7 @@ from raylay.services.commands.shared.options import (
     running,
     stop_signals,
 )
-from raylay.services.commands.shared.printing import echo, echo_text
+from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.commands.status import print_status
 from raylay.services.errors import FabricError
@@ -156,6 +156,9 @@ def apply(
     define: DefineOption = None,
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object.")
+    ] = False,
 ) -> None:
     """Make a running fabric match its changed file while clients go on: start new instances and
     restart changed ones, one after the other."""
@@ -178,6 +181,9 @@ def apply(
         if progress.left:
             echo(f"raylay: {progress.line()}", err=True)
         raise
+    if as_json:
+        echo_json({"started": [*progress.started], "restarted": [*progress.restarted]})
+        return
     for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
         echo(f"{verb}: {', '.join(names) or 'none'}")
 

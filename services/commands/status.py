@@ -1,16 +1,14 @@
-"""`raylay status`, `list`, `topics`, `subscribers` and `events`."""
+"""`raylay status`, `list`, `topics` and `subscribers`."""
 
 from __future__ import annotations
 
 import json
-import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,11 +17,9 @@ from raylay.services.commands.shared.options import (
     FabricOption,
     HttpOption,
     JsonOption,
-    stop_signals,
 )
 from raylay.services.commands.shared.printing import echo, echo_json, print_table
 from raylay.services.errors import FabricError, RaylayError
-from raylay.services.messages.plain_text import plain_value
 
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "destination", "address", "mode",
@@ -458,31 +454,3 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
         f"{unacked:,}",
         f"{destination.get('age_ms', 0)} ms" if unacked else "",
     )
-
-
-def events(
-    fabric: FabricOption = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with new events.")] = False,
-    as_json: JsonOption = False,
-    http: HttpOption = None,
-) -> None:
-    """Show events: connects, downgrades, resyncs, late or conflicting records, …"""
-    stopping = threading.Event()
-    with stop_signals(stopping), controlled(fabric, http) as attached:
-        for event in attached.events(follow=follow, stop=stopping.is_set):
-            if as_json:
-                echo_json(event, default=str)
-            else:
-                echo(event_line(event))
-            sys.stdout.flush()
-
-
-def event_line(event: dict[str, Any]) -> str:
-    """Formats an event as one line."""
-    moment = datetime.fromtimestamp(event["time_us"] / 1e6, UTC)
-    details = " ".join(
-        f"{key}={plain_value(value)}"
-        for key, value in event.items()
-        if key not in ("number", "time_us", "event", "instance")
-    )
-    return f"{moment:%H:%M:%S.%f} {event['instance']:<14} {event['event']} {details}".rstrip()

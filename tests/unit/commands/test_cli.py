@@ -16,12 +16,12 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
     WaitingForServer,
 )
+from raylay.services.commands.events import event_line
 from raylay.services.commands.shared.connection_log import STEADY_S, ConnectionLog
 from raylay.services.commands.status import (
     action_lines,
     destination_row,
     disconnected_lines,
-    event_line,
     front_log_lines,
     logged,
     print_status,
@@ -79,7 +79,7 @@ def test_an_event_is_one_line() -> None:
     line = event_line(
         {"instance": "A-1", "number": 3, "time_us": 1_500_000, "event": "downgraded", "age_ms": 7}
     )
-    assert line == "00:00:01.500000 A-1            downgraded age_ms=7"
+    assert line == "1970-01-01 00:00:01.500 A-1            downgraded age_ms=7"
 
 
 def test_a_destinations_row_tells_its_mode_and_its_way() -> None:

@@ -298,7 +298,7 @@ def test_an_event_forges_no_line_no_field_and_no_command(
     monkeypatch.setattr(Attached, "events", lambda self, **_: iter([event]), raising=False)
     shown = raylay("events").stdout
     assert shown[:-1].isprintable()
-    front = '00:00:01.500000 A-1            logon_denied client="desk user=admin [bold]x'
+    front = '1970-01-01 00:00:01.500 A-1            logon_denied client="desk user=admin [bold]x'
     assert shown.startswith(front) and shown.endswith('forged" reason=auth\n')
     told = raylay("events", "--json").stdout
     assert json.loads(told) == event and told[:-1].isprintable()
