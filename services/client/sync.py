@@ -16,17 +16,24 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from raylay.services.client.application_spans import span_reader
+from raylay.services.client.arguments import Resolver, ServerLike, Tls
 from raylay.services.client.body_decoder import Value
-from raylay.services.client.client import DELTA_PUBLISH, Client
+from raylay.services.client.client import DELTA_PUBLISH, SAMPLING_RATIO_DEFAULT, Client
+from raylay.services.client.events import ClientEvent, PublishFailed
+from raylay.services.client.failover import FailoverRule
 from raylay.services.client.fork_guard import guard
+from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.named_readers import SyncReaderCommands
 from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.client.publishing.outbox import body_bytes, check_values
+from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.client.queues.sync_queue import SyncQueueConsumer
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Merged, Subscription
+from raylay.services.client.subscriptions.subscription_state import BookmarkStoreProtocol
+from raylay.services.client.tracer import Tracer
 from raylay.services.errors import (
     ConnectionLost,
     FlushTimeout,
@@ -224,12 +231,69 @@ class SyncClient:
     Callbacks (`on_event`, …) run on the loop thread.
     """
 
-    def __init__(self, name: str, *args: Any, **options: Any) -> None:
-        self.client = Client(name, *args, **options)
+    @checks_keywords
+    def __init__(
+        self,
+        name: str,
+        servers: str | Sequence[ServerLike] | Resolver = (),
+        *,
+        group: str = "",
+        allow_other_groups: bool = False,
+        failover: FailoverRule = "safe",
+        publish_store: PublishStoreProtocol | None = None,
+        bookmark_store: BookmarkStoreProtocol | None = None,
+        user_id: str = "",
+        password: str = "",
+        answers: Callable[[str, str], tuple[str, str]] | None = None,
+        tls: Tls = None,
+        heartbeat_s: float = 5.0,
+        connect_timeout_s: float = 3.0,
+        connect_wait_s: float = 30.0,
+        publish_timeout_s: float = 30.0,
+        close_timeout_s: float = 10.0,
+        pause_min_ms: int = 50,
+        pause_max_ms: int = 3_000,
+        bookmark_flush_ms: int = 100,
+        ack_conflation_ms: int = 0,
+        sampling_ratio: float = SAMPLING_RATIO_DEFAULT,
+        tracer: Tracer | None = None,
+        on_event: Callable[[ClientEvent], None] | None = None,
+        on_persisted: Callable[[int], None] | None = None,
+        on_publish_failed: Callable[[PublishFailed], None] | None = None,
+        on_arrival: Callable[[MessageBatch], None] | None = None,
+    ) -> None:
+        self.client = Client(
+            name,
+            servers,
+            group=group,
+            allow_other_groups=allow_other_groups,
+            failover=failover,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            user_id=user_id,
+            password=password,
+            answers=answers,
+            tls=tls,
+            heartbeat_s=heartbeat_s,
+            connect_timeout_s=connect_timeout_s,
+            connect_wait_s=connect_wait_s,
+            publish_timeout_s=publish_timeout_s,
+            close_timeout_s=close_timeout_s,
+            pause_min_ms=pause_min_ms,
+            pause_max_ms=pause_max_ms,
+            bookmark_flush_ms=bookmark_flush_ms,
+            ack_conflation_ms=ack_conflation_ms,
+            sampling_ratio=sampling_ratio,
+            tracer=tracer,
+            on_event=on_event,
+            on_persisted=on_persisted,
+            on_publish_failed=on_publish_failed,
+            on_arrival=on_arrival,
+        )
         self.readers = SyncReaderCommands(self._run, self.client.readers)
         self._read_span = span_reader()
         """The reader of the calling thread's span: the loop thread has none."""
-        self._publish_timeout_s = float(options.get("publish_timeout_s", 30.0))
+        self._publish_timeout_s = publish_timeout_s
         self._lock = threading.Condition()
         self._queue: deque[_Publish] = deque()
         self._queue_bytes = 0

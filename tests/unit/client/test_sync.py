@@ -495,6 +495,7 @@ def test_a_misspelt_argument_of_a_client_is_refused(there: ServerThread) -> None
 
 
 def test_the_synchronous_methods_have_the_arguments_of_the_others() -> None:
+    assert inspect.signature(SyncClient).parameters == inspect.signature(Client).parameters
     for method, _ in CALLS:
         known = inspect.signature(getattr(Client, method)).parameters
         assert inspect.signature(getattr(SyncClient, method)).parameters.keys() == known.keys()
