@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 import raylay
 from raylay.services.cli import COMMANDS, CommandGroup
 from raylay.services.commands.shared.connection_options import connection_options
@@ -74,6 +76,9 @@ def _described(name: str, found: Any) -> Iterator[str]:
         if issubclass(found, BaseException):
             bases = ", ".join(each.__name__ for each in found.__bases__)
             yield f"An error; a kind of `{bases}`.\n"
+        elif issubclass(found, BaseModel):
+            # Its fields are in settings.md; its signature depends on whether it is built yet.
+            yield "A part of the [settings of a fabric](settings.md).\n"
         elif not issubclass(found, enum.Enum):
             yield _code(f"{name}{_signature(found)}")
         yield _text(inspect.getdoc(found) if "__doc__" in vars(found) else None)

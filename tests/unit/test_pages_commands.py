@@ -49,6 +49,7 @@ def wrong(snippet: str) -> Iterator[str]:
                 yield f"raylay {' '.join(taken)}: no such command"
                 return
             group = below
+        group = getattr(group, "alone", group)  # `raylay sow TOPIC`
         known = {option for each in group.params for option in (*each.opts, *each.secondary_opts)}
         for word in words:
             option = re.match(r"--?[a-z][a-z0-9-]*", word)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from raylay.services.errors import RaylayError
 from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
 from raylay.services.messages.topics import TopicKey
 
@@ -21,7 +22,11 @@ _OF_QUEUES = frozenset((Command.QUEUE_ACKNOWLEDGMENT, Command.TRANSFER, Command.
 def is_of_queue(run: Run) -> bool:
     """Returns whether a run has records of a queue's own, which are no messages. All records of a
     run that has commands are looked at as the first one is."""
-    return next(iterate_records(run.payload)).command in _OF_QUEUES
+    try:
+        first = next(iterate_records(run.payload), None)
+    except RaylayError:  # Readers of the run tell that it cannot be read.
+        return False
+    return first is not None and first.command in _OF_QUEUES
 
 
 class TopicCounts:

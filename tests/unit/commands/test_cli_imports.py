@@ -72,7 +72,11 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
         (("--help",), set()),
         (("--version",), set()),
         (("status",), OF_LOOKING | {"raylay.services.fabric.records.stopped"}),
-        (("events",), OF_LOOKING),
+        (
+            ("events",),
+            (OF_LOOKING - {"raylay.services.commands.status"})
+            | {"raylay.services.commands.events"},
+        ),
     ],
 )
 def test_a_command_imports_what_it_needs(
