@@ -794,9 +794,9 @@ class ToldBeforeItsCommit(MemoryJournal):
             self._synced_txid = self._last_txid
         super().commit_here(ahead)
 
-    def commit(self) -> int:
+    def commit(self, runs_max: int | None = None) -> int:
         self._synced_txid = -1
-        return super().commit()
+        return super().commit(runs_max)
 
     def crash(self) -> MemoryJournal:
         segment, synced_txid = self._segments[-1], self._synced_txid
