@@ -276,51 +276,6 @@ _MODULES = {
     "fabric.rollout": ("Progress",),
     "fabric.records.record": ("OrphanedDirectory",),
     "fabric.cluster.ray_access": ("HeadSilent",),
-    "client": (
-        "Client",
-        "SyncClient",
-        "Subscription",
-        "SyncSubscription",
-        "Merged",
-        "Message",
-        "MessageBatch",
-        "SowQuery",
-        "SyncQuery",
-        "QueueConsumer",
-        "SyncQueueConsumer",
-        "QueueBatch",
-        "QueueMessage",
-        "EPOCH",
-        "NOW",
-        "Server",
-        "ServerLike",
-        "Resolver",
-        "FailoverRule",
-        "Tls",
-        "TlsConfig",
-        "PublishStoreProtocol",
-        "BookmarkStoreProtocol",
-        "LmdbBookmarkStore",
-        "LmdbPublishStore",
-        "MemoryBookmarkStore",
-        "MemoryPublishStore",
-        "Tracer",
-        "ReaderCommands",
-        "SyncReaderCommands",
-        "ClientEvent",
-        "ClockDiffers",
-        "Connected",
-        "Disconnected",
-        "LoopBlocked",
-        "MessagesMissing",
-        "PeerBecameSafe",
-        "PeerBecameUnsafe",
-        "PublishFailed",
-        "ServerRefused",
-        "StoreFailed",
-        "WaitingForSafeInstance",
-        "WaitingForServer",
-    ),
     "messages.ranges": ("PublisherRanges",),
     "errors": (
         "RaylayError",
@@ -345,7 +300,7 @@ _MODULES = {
         "StorageError",
     ),
 }
-"""The names of each module of `raylay.services`."""
+"""The names of each module of `raylay.services`; all others are of `client`."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:  # What reads types takes the imports above, and nothing else for a name.
@@ -355,7 +310,7 @@ if not TYPE_CHECKING:  # What reads types takes the imports above, and nothing e
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import importlib
 
-        module = importlib.import_module(f"raylay.services.{_MODULE_OF[name]}")
+        module = importlib.import_module(f"raylay.services.{_MODULE_OF.get(name, 'client')}")
         found = globals()[name] = getattr(module, name)
         return found
 

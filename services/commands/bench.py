@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylay.services.commands.messages import TypeOption, client_options
+from raylay.services.commands.publish import take_back_cancel
 from raylay.services.commands.shared.connection_log import ConnectionLog
 from raylay.services.commands.shared.interrupts import INTERRUPTED, run_async
 from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
@@ -28,7 +29,7 @@ from raylay.services.hosts.latency import quantile
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from raylay.services.client import Client, MessageBatch
+    from raylay.services.client import Client, MessageBatch, QueueConsumer
 
 bench_app = typer.Typer(
     add_completion=False,
@@ -295,10 +296,13 @@ def queue(
     published, consumed = LoadResult("published", count), LoadResult("consumed", count)
 
     def work(options: dict[str, Any]) -> list[Coroutine[Any, Any, None]]:
-        ready = asyncio.Barrier(consumers + len(plan.shares()))
+        ready, done = asyncio.Barrier(consumers + len(plan.shares())), asyncio.Event()
         return [
             *(_publish_share(options, plan, each, published, ready) for each in plan.shares()),
-            *(_consume(options, name, run, backlog, consumed, ready) for _ in range(consumers)),
+            *(
+                _consume(options, name, run, backlog, consumed, ready, done)
+                for _ in range(consumers)
+            ),
         ]
 
     _perform(fabric, group, server, [published, consumed], work, seconds, as_json)
@@ -326,9 +330,7 @@ def _perform(
                     for each in work(options):
                         tasks.create_task(each)
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                assert task is not None
-                task.uncancel()
+                take_back_cancel()
                 return True
             except ExceptionGroup as found:
                 # One reason ends the load, and is told as of a single client.
@@ -466,22 +468,31 @@ async def _consume(
     backlog: int,
     result: LoadResult,
     ready: asyncio.Barrier,
+    done: asyncio.Event,
 ) -> None:
-    """Consumes the messages of this run until all consumers together have had all of them."""
+    """Consumes the messages of this run until all consumers together have had all of them: `done`,
+    because another consumer may get the last one."""
+
+    async def take(work: QueueConsumer[Any]) -> None:
+        async for batch in work.batches():
+            _count(batch.part, result)
+            if result.messages >= result.wanted:
+                done.set()
+
     async with (
         _client(options) as client,
         client.queue(name, filter=f"/bench = '{run}'", backlog=backlog) as work,
     ):
         await ready.wait()
-        batches = work.batches()
-        while result.messages < result.wanted:
-            try:
-                # Another consumer may get the last message.
-                async with asyncio.timeout(0.5):
-                    batch = await anext(batches)
-            except TimeoutError:
-                continue
-            _count(batch.part, result)
+        tasks = [asyncio.ensure_future(each) for each in (take(work), done.wait())]
+        try:
+            first, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in first:
+                each.result()
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _count(batch: MessageBatch[Any], result: LoadResult) -> None:

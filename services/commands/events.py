@@ -81,6 +81,8 @@ def since_of(text: str, now_us: int) -> int:
     Raises:
         ConfigurationError: the text is neither.
     """
+    # Late: most calls give no time.
+    from raylay.services.commands.statistics import time_us
     from raylay.services.messages.documented_units import parse_interval_ns
 
     try:
@@ -88,13 +90,11 @@ def since_of(text: str, now_us: int) -> int:
     except ValueError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return time_us(text)
+    except ConfigurationError:
         raise ConfigurationError(
             f"--since {text}: give an interval such as 10m, or a time such as 2026-01-02T03:04:05"
         ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1_000_000)
 
 
 def events(

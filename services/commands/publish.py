@@ -180,7 +180,7 @@ async def _with_client(
                 await _flush_and_tell(client)
             except asyncio.CancelledError:
                 done.interrupted = True
-                _take_back_cancel()
+                take_back_cancel()
                 try:
                     await client.flush(LAST_ACKS_S)
                 except TimeoutError:
@@ -191,7 +191,7 @@ async def _with_client(
             await client.close(flush=False)  # What is answered by now is known.
     except asyncio.CancelledError:
         done.interrupted = True
-        _take_back_cancel()
+        take_back_cancel()
     finally:
         lines.finish()
     done.seconds = time.monotonic() - started_s
@@ -206,7 +206,7 @@ def _of_many(first: CommandFailed, refused: int) -> CommandFailed:
     )
 
 
-def _take_back_cancel() -> None:
+def take_back_cancel() -> None:
     """Takes back the cancellation by Ctrl-C, so that the cancelled work, which is nearly done, ends
     by itself. A second Ctrl-C ends it."""
     task = asyncio.current_task()

@@ -43,7 +43,7 @@ _WRITTEN: dict[Callable[[Any], Any], tuple[list[JsonSchemaValue], str]] = {
     parse_bytes: ([_SIZE, {"type": "integer", "minimum": 0}], "size"),
     parse_share: ([_SHARE, {"type": "number"}], "share"),
 }
-"""What a file may have for a value that is kept as a number, and the kind of the value."""
+"""The forms that a file may have for a value that is kept as a number, and the value's kind."""
 _SHOWN: dict[str, Callable[[Any], str]] = {
     "time": format_milliseconds,
     "size": format_bytes,
@@ -64,7 +64,7 @@ _SHORT: dict[str, list[JsonSchemaValue]] = {
         _NOTHING,
     ],
 }
-"""What a file may have in place of a section, by the name of the function that reads it."""
+"""The short forms of a section in a file, by the name of the function that reads them."""
 _MODULES_OF_ACTIONS = frozenset(("_read_on", "_read_step"))
 """Functions that read a module of an action: its name, or its name with options."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "ge", "gt", "le", "lt")

@@ -30,66 +30,36 @@ def _set(parameter: typer.CallbackParam, value: str) -> None:
         os.environ.pop(contexts.PASSWORD_VARIABLE, None)
 
 
+def _option(text: str, name: str) -> Any:
+    """Returns the declaration of an option, which stands for the environment variable of its name
+    while the command runs. That of the context is read before (`enter_context`)."""
+    return typer.Option(
+        help=text,
+        envvar=f"RAYLAY_{name.upper()}",
+        callback=None if name == "context" else _set,
+        expose_value=False,
+        rich_help_panel="Connection",
+    )
+
+
 def _declared(
     context: Annotated[
         str,
-        typer.Option(
-            help="Where to connect to and as whom, by its name in `raylay context list`.",
-            envvar=contexts.CONTEXT_VARIABLE,
-            expose_value=False,
-            rich_help_panel="Connection",
+        _option(
+            "Where to connect to and as whom, by its name in `raylay context list`.", "context"
         ),
     ] = "",
-    user: Annotated[
-        str,
-        typer.Option(
-            help="The user to log on as.",
-            envvar="RAYLAY_USER",
-            callback=_set,
-            expose_value=False,
-            rich_help_panel="Connection",
-        ),
-    ] = "",
+    user: Annotated[str, _option("The user to log on as.", "user")] = "",
     password_file: Annotated[
-        str,
-        typer.Option(
-            help="A file with the password of the user.",
-            envvar="RAYLAY_PASSWORD_FILE",
-            callback=_set,
-            expose_value=False,
-            rich_help_panel="Connection",
-        ),
+        str, _option("A file with the password of the user.", "password_file")
     ] = "",
     ca_file: Annotated[
-        str,
-        typer.Option(
-            help="PEM file of the CA of the servers' certificates: TLS.",
-            envvar="RAYLAY_CA_FILE",
-            callback=_set,
-            expose_value=False,
-            rich_help_panel="Connection",
-        ),
+        str, _option("PEM file of the CA of the servers' certificates: TLS.", "ca_file")
     ] = "",
     certificate: Annotated[
-        str,
-        typer.Option(
-            help="PEM file of a client certificate: TLS.",
-            envvar="RAYLAY_CERTIFICATE",
-            callback=_set,
-            expose_value=False,
-            rich_help_panel="Connection",
-        ),
+        str, _option("PEM file of a client certificate: TLS.", "certificate")
     ] = "",
-    private_key: Annotated[
-        str,
-        typer.Option(
-            help="PEM file of its key.",
-            envvar="RAYLAY_PRIVATE_KEY",
-            callback=_set,
-            expose_value=False,
-            rich_help_panel="Connection",
-        ),
-    ] = "",
+    private_key: Annotated[str, _option("PEM file of its key.", "private_key")] = "",
 ) -> None:
     """Declares the options that each command takes besides its own."""
 

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ PASSWORD_VARIABLE = "RAYLAY_PASSWORD"
 _PLACE_VARIABLES = (FABRIC_VARIABLE, SERVER_VARIABLE, HTTP_VARIABLE)
 _PLACE_OPTIONS = ("--fabric", "--server", "--http")
 _WAYS = {"fabric": "a fabric of this host", "server": "servers", "http": "interfaces"}
+_LISTS = ("server", "http")
 FILE_BYTES_MAX = 1 << 20
 NAME_MAX = 64
 
@@ -80,8 +82,13 @@ class ConnectionContext:
         known = {each.name for each in fields(cls)}
         if not isinstance(found, dict) or not found.keys() <= known:
             raise ConfigurationError(f"context {name} has unknown settings: add it again")
-        lists = {key: tuple(found.get(key, ())) for key in ("server", "http")}
-        return cls(**found | lists)
+        for key, value in found.items():
+            texts = value if key in _LISTS and isinstance(value, list) else [value]
+            if isinstance(value, list) != (key in _LISTS) or not all(
+                isinstance(each, str) for each in texts
+            ):
+                raise ConfigurationError(f"{key} of context {name} is not valid: add it again")
+        return cls(**found | {key: tuple(found.get(key, ())) for key in _LISTS})
 
     def as_json(self) -> dict[str, Any]:
         """Returns what the file has of this context: the settings that are given."""
@@ -176,6 +183,26 @@ def save(contexts: Contexts, file: Path | None = None) -> None:
     write_private_text(file, text + "\n")
 
 
+def options_of(arguments: Sequence[str]) -> dict[str, str]:
+    """Returns the long options of a command line, and `--fabric` for `-f`, each with the text that
+    is its value if it takes one."""
+    found: dict[str, str] = {}
+    for argument, behind in pairwise([*arguments, ""]):
+        if argument == "--":
+            break
+        if argument.startswith("--"):
+            option, is_joined, value = argument.partition("=")
+            found[option] = value if is_joined else behind
+        elif argument.startswith("-f"):
+            found["--fabric"] = argument[2:] or behind
+    return found
+
+
+def names_place(options: Mapping[str, str]) -> bool:
+    """Returns whether options say where to connect to."""
+    return not options.keys().isdisjoint(_PLACE_OPTIONS)
+
+
 def name_meant(arguments: Sequence[str], environment: Mapping[str, str], current: str) -> str:
     """Returns the name of the context that counts for a command; empty: none does.
 
@@ -187,17 +214,10 @@ def name_meant(arguments: Sequence[str], environment: Mapping[str, str], current
         environment: the environment variables.
         current: name of the current context.
     """
-    is_placed = False
-    following = iter(arguments)
-    for argument in following:
-        if argument == "--":
-            break
-        option, _, value = argument.partition("=")
-        if option == "--context":
-            return value or next(following, "")
-        is_placed |= option in _PLACE_OPTIONS
-        is_placed |= argument.startswith("-f") and not argument.startswith("--")
-    if is_placed:
+    typed = options_of(arguments)
+    if "--context" in typed:
+        return typed["--context"]
+    if names_place(typed):
         return ""
     named = environment.get(CONTEXT_VARIABLE)
     if named:
@@ -230,10 +250,9 @@ def enter(
     if not name:
         return
     found = contexts.find(name)
-    is_typed_too = any(
-        each.partition("=")[0] in _PLACE_OPTIONS or each.startswith("-f") for each in arguments
-    )
-    if not is_typed_too and not any(getattr(found, place) for place in places):
+    if not names_place(options_of(arguments)) and not any(
+        getattr(found, place) for place in places
+    ):
         wanted = " or ".join(_WAYS[place] for place in sorted(places))
         options = " or ".join(f"--{place}" for place in sorted(places))
         raise ConfigurationError(

@@ -101,7 +101,18 @@ def test_bad_input_changes_nothing(arguments: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"contexts": 3}', '{"contexts": {"a": {"port": 1}}}', "\x00"]
+    "damage",
+    [
+        '{"contexts": {"a": {"server": "a:1"}}}',
+        '{"contexts": {"a": {"server": [5]}}}',
+        '{"contexts": {"a": {"fabric": ["f"]}}}',
+        "",
+        "{",
+        "[]",
+        '{"contexts": 3}',
+        '{"contexts": {"a": {"port": 1}}}',
+        "\x00",
+    ],
 )
 def test_a_damaged_file_is_named(damage: str) -> None:
     contexts.contexts_file().parent.mkdir()

@@ -1,4 +1,4 @@
-"""Which events `raylay events` shows."""
+"""The selection of the events that `raylay events` shows."""
 
 from __future__ import annotations
 
