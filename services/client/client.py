@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,16 +14,16 @@ from raylay.services.client.arguments import (
     Tls,
     check_owner,
     listed,
-    remembered_as,
     sow_keys,
     texts,
     usable,
 )
 from raylay.services.client.body_decoder import Value, body_decoder
-from raylay.services.client.events import ClientEvent, PublishFailed, StartRequested
+from raylay.services.client.events import ClientEvent, PublishFailed
 from raylay.services.client.failover import FailoverRule
 from raylay.services.client.keywords import checks_keywords
-from raylay.services.client.machine import ClientOptions, ClientState, client_machine
+from raylay.services.client.lifecycle import ClientLifecycle
+from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.named_readers import ReaderCommands
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
@@ -37,20 +36,12 @@ from raylay.services.client.runtime import (
     ClientCallbacks,
     ClientRuntime,
 )
-from raylay.services.client.subscriptions.queries import (
-    PendingQuery,
-    QueryReplay,
-    QuerySubscription,
-)
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscriber import Subscriber
 from raylay.services.client.subscriptions.subscription import Subscription
-from raylay.services.client.subscriptions.subscription_state import (
-    BookmarkStoreProtocol,
-    SubscriptionState,
-)
+from raylay.services.client.subscriptions.subscription_state import BookmarkStoreProtocol
 from raylay.services.client.tracer import Tracer
-from raylay.services.errors import ConnectionLost, LocalProtocolError, PublishStoreFull
+from raylay.services.errors import PublishStoreFull
 from raylay.services.messages.records import Command
 from raylay.storage.stores import MemoryPublishStore
 
@@ -142,9 +133,6 @@ class Client:
         check_owner(store, name)
         self.name = name
         self.close_timeout_s = close_timeout_s
-        self._connect_wait_s = connect_wait_s
-        # A store that the caller gave lives longer than this client, with everything in it.
-        self._owns_store = publish_store is None
         self.machine = client_machine(
             ClientOptions(
                 client_name=name,
@@ -162,7 +150,7 @@ class Client:
                 pause_min_ms=pause_min_ms,
                 pause_max_ms=pause_max_ms,
                 clock_us=time.time_ns() // 1000,
-                owns_store=self._owns_store,
+                owns_store=publish_store is None,
                 seed=int.from_bytes(os.urandom(8), "little"),
             ),
             store,
@@ -182,11 +170,8 @@ class Client:
         self._publisher = Publisher(runtime, sampling_ratio, publish_timeout_s)
         self._subscriber = Subscriber(runtime)
         self._queues = QueueOperations(runtime, self._publisher, self._subscriber)
+        self._lifecycle = ClientLifecycle(runtime, self._publisher, self._queues, connect_wait_s)
         self.readers = ReaderCommands(runtime)
-
-    async def _shut_down(self) -> None:
-        self._queues.shut_down()
-        await self.runtime.shut_down()
 
     async def connect(self) -> None:
         """Connects and logs on. Returns once a server has accepted the client.
@@ -195,23 +180,7 @@ class Client:
             LogonRefused: a server refused the client for good.
             ConnectionLost: no server accepted it within `connect_wait_s`.
         """
-        runtime = self.runtime
-        if runtime.loop is not None:
-            raise LocalProtocolError(f"client {self.name} was started before: make a new one")
-        runtime.loop = asyncio.get_running_loop()
-        runtime.connected = runtime.loop.create_future()
-        runtime.step(StartRequested())
-        try:
-            await asyncio.wait_for(asyncio.shield(runtime.connected), self._connect_wait_s)
-        except TimeoutError:
-            await self._shut_down()
-            tried = "; ".join(f"{where}: {why}" for where, why in runtime.refusals.items())
-            raise ConnectionLost(
-                f"client {self.name} found no server in {self._connect_wait_s} s ({tried})"
-            ) from None
-        except BaseException:
-            await self._shut_down()
-            raise
+        await self._lifecycle.connect()
 
     async def close(self, *, flush: bool = True, timeout_s: float | None = None) -> None:
         """Ends the client. With `flush` it first waits until everything published is durable, up
@@ -221,27 +190,7 @@ class Client:
             ConnectionLost: something published is not known durable, and the store in memory ends
                 with this client. A store that was handed in keeps it for the next client.
         """
-        runtime = self.runtime
-        unsettled = 0
-        if timeout_s is None:
-            timeout_s = self.close_timeout_s
-        try:
-            if flush and runtime.error is None and self.machine.state is not ClientState.ENDED:
-                try:
-                    await self._publisher.until_settled(timeout_s)
-                except TimeoutError:
-                    unsettled = runtime.store.messages
-            elif self.machine.outbox.gathering:
-                # Like all publishes before it, it is written without waiting for an answer.
-                runtime.hurry()
-                await asyncio.sleep(0)
-        finally:
-            await self._shut_down()
-        if unsettled and self._owns_store:
-            raise ConnectionLost(
-                f"client {self.name} closed with {unsettled} publishes that were not acknowledged "
-                f"within {timeout_s} s"
-            )
+        await self._lifecycle.close(flush, self.close_timeout_s if timeout_s is None else timeout_s)
 
     # -- publishing --------------------------------------------------------------------------
     def publish_nowait(
@@ -508,19 +457,9 @@ class Client:
             conflation=conflation,
             conflation_key=texts("conflation_key", conflation_key),
         )
-        store = self.runtime.bookmark_store
-        if not subscription_id and bookmark and store is not None:
-            subscription_id = remembered_as(topic, message_type, filter)
-        state = SubscriptionState(
-            *(subscription_id or self._new_id("sub"), topic, message_type, bookmark),
-            *(options, store),
-            explicit_discard=explicit_discard,
-            paused=pause,
-        )
+        what = topic, message_type, filter, bookmark, subscription_id
+        state = self._subscriber.subscription(*what, options, explicit_discard, pause)
         return await self._subscriber.subscribe(state, queue_bytes_max, timeout_s, type)
-
-    def _new_id(self, kind: str) -> str:
-        return f"{kind}-{self.runtime.next_subscription_number()}"
 
     async def pause(self, *subscriptions: Subscription) -> None:
         """Stops the server's deliveries for these subscriptions until `resume`. Messages on their
@@ -605,8 +544,8 @@ class Client:
             non_regex_topic=non_regex_topic,
             batch=batch,
         )
-        query = PendingQuery(self._new_id("query"), topic, message_type, given)
-        return self._subscriber.query(query, queue_bytes_max, timeout_s, type)
+        what = topic, message_type, given
+        return self._subscriber.query(*what, queue_bytes_max, timeout_s, type)
 
     @checks_keywords
     async def sow_and_subscribe(
@@ -707,15 +646,8 @@ class Client:
             persisted_ms=persisted_ms,
             non_regex_topic=non_regex_topic,
         )
-        store = self.runtime.bookmark_store if bookmark else None
-        if not subscription_id and store is not None:
-            subscription_id = f"sow|{remembered_as(topic, message_type, filter)}"
-        subscription_id = subscription_id or self._new_id("sub")
-        asked: QueryReplay | QuerySubscription
-        if bookmark:
-            asked = QueryReplay(subscription_id, topic, message_type, bookmark, options, store)
-        else:
-            asked = QuerySubscription(subscription_id, topic, message_type, options)
+        what = topic, message_type, filter, bookmark, subscription_id
+        asked = self._subscriber.query_subscription(*what, options)
         return await self._subscriber.query_and_subscribe(asked, queue_bytes_max, timeout_s, type)
 
     @checks_keywords

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from raylay.services.client.arguments import remembered_as
 from raylay.services.client.body_decoder import body_decoder
 from raylay.services.client.events import (
     PauseWanted,
@@ -48,6 +49,50 @@ class Subscriber:
             if value is not None and value is not False and value != ""
         }
 
+    def subscription(
+        self,
+        topic: str,
+        message_type: str,
+        filter: str,
+        bookmark: str,
+        subscription_id: str,
+        options: dict[str, Any],
+        explicit_discard: bool,
+        paused: bool,
+    ) -> SubscriptionState:
+        """Returns the state of a new subscription, with the arguments of `Client.subscribe`."""
+        store = self._runtime.bookmark_store
+        if not subscription_id and bookmark and store is not None:
+            subscription_id = remembered_as(topic, message_type, filter)
+        return SubscriptionState(
+            *(subscription_id or self._new_id("sub"), topic, message_type, bookmark),
+            *(options, store),
+            explicit_discard=explicit_discard,
+            paused=paused,
+        )
+
+    def query_subscription(
+        self,
+        topic: str,
+        message_type: str,
+        filter: str,
+        bookmark: str,
+        subscription_id: str,
+        options: dict[str, Any],
+    ) -> QueryReplay | QuerySubscription:
+        """Returns the state of a new subscription that begins with a query, with the arguments of
+        `Client.sow_and_subscribe`."""
+        store = self._runtime.bookmark_store if bookmark else None
+        if not subscription_id and store is not None:
+            subscription_id = f"sow|{remembered_as(topic, message_type, filter)}"
+        subscription_id = subscription_id or self._new_id("sub")
+        if bookmark:
+            return QueryReplay(subscription_id, topic, message_type, bookmark, options, store)
+        return QuerySubscription(subscription_id, topic, message_type, options)
+
+    def _new_id(self, kind: str) -> str:
+        return f"{kind}-{self._runtime.next_subscription_number()}"
+
     async def subscribe(
         self,
         state: SubscriptionState,
@@ -78,12 +123,15 @@ class Subscriber:
 
     def query(
         self,
-        query: PendingQuery,
+        topic: str,
+        message_type: str,
+        options: dict[str, Any],
         queue_bytes_max: int,
         timeout_s: float,
         body_type: Any = None,
     ) -> SowQuery:
         """Returns a query, which is sent when its first row is asked for."""
+        query = PendingQuery(self._new_id("query"), topic, message_type, options)
         made: SowQuery = SowQuery(
             query,
             queue_bytes_max,
