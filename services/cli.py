@@ -49,6 +49,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.status:subscribers",
         "Show the subscribers of each instance, and how far behind each is.",
     ),
+    "connections": (
+        f"{_COMMANDS}.clients:connections",
+        "Show the clients that are connected to each instance, those for which most waits first.",
+    ),
+    "consumers": (
+        f"{_COMMANDS}.clients:consumers",
+        "Show the consumers of a queue at every instance, and the messages that each holds.",
+    ),
     "downgrade": (
         f"{_COMMANDS}.admin:downgrade",
         "Stop waiting for a destination before acknowledging publishers.",
@@ -62,7 +70,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Begin a link again: its process ends and another one dials.",
     ),
     "disconnect": (
-        f"{_COMMANDS}.admin:disconnect",
+        f"{_COMMANDS}.clients:disconnect",
         "End a client's connection.",
     ),
     "compact": (

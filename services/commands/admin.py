@@ -1,5 +1,5 @@
-"""Commands that change instances: `downgrade`, `upgrade`, `reconnect`, `disconnect`, `compact`,
-`diagnostics`, `action`, `admit`, `restart`, `relocate`, `watch`."""
+"""Commands that change instances: `downgrade`, `upgrade`, `reconnect`, `compact`, `diagnostics`,
+`action`, `admit`, `restart`, `relocate`, `watch`."""
 
 from __future__ import annotations
 
@@ -68,18 +68,6 @@ def reconnect(
     """Begin a link again: its process ends and another one dials. Nothing is lost; publishers wait
     meanwhile if their acks wait for the destination."""
     _perform(instance, "reconnect", fabric, http, destination=destination)
-
-
-def disconnect(
-    instance: Annotated[str, typer.Argument(help="The instance that the client is connected to.")],
-    client: Annotated[
-        str, typer.Argument(help="The client's name, or the number of its connection.")
-    ],
-    fabric: FabricOption = "",
-    http: HttpOption = None,
-) -> None:
-    """End a client's connection. The client may come back."""
-    _perform(instance, "disconnect", fabric, http, client=client)
 
 
 def compact(

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +18,17 @@ from raylay.services.commands.shared.options import (
     HttpOption,
     JsonOption,
 )
-from raylay.services.commands.shared.printing import echo, echo_json, print_table
+from raylay.services.commands.shared.printing import (
+    echo,
+    echo_json,
+    print_rich,
+    print_table,
+    table_of,
+)
 from raylay.services.errors import FabricError, RaylayError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "destination", "address", "mode",
@@ -34,11 +43,27 @@ SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
 
 
-def status(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None) -> None:
+def status(
+    fabric: FabricOption = "",
+    as_json: JsonOption = False,
+    watched: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Look again and again until Ctrl-C: in place on a terminal, elsewhere a line for "
+            "each change. One fabric.",
+        ),
+    ] = False,
+    interval_s: Annotated[
+        float,
+        typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks of --watch."),
+    ] = 2.0,
+    http: HttpOption = None,
+) -> None:
     """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
     if an instance is not ready.
 
-    With --json an object a fabric and line. The columns:
+    With --json an object a fabric and line, with --watch an object a change. The columns:
 
     \b
     state        ready, or what it does or waits for instead
@@ -57,6 +82,19 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOpt
     from raylay.services.fabric.records.discovery import NONE_RUNS, all_running
     from raylay.services.fabric.records.stopped import stopped
 
+    if watched:
+        from raylay.services.commands.status_watch import watch_status
+
+        with controlled(fabric, http) as attached:
+            watch_status(
+                attached.status,
+                lambda found: (status_table(found), status_lines(found)),
+                status_facts,
+                interval_s=interval_s,
+                as_json=as_json,
+                now_us=lambda: time.time_ns() // 1_000,
+            )
+        return
     if http:
         with controlled("", http) as named:
             found = named.status()
@@ -239,40 +277,53 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(found, default=str)
         return
-    from raylay.services.fabric.records.orphans import left_over_lines
+    print_rich(status_table(found))
+    for line in status_lines(found):
+        echo(line)
 
-    table: list[tuple[str, ...]] = []
+
+def status_table(found: dict[str, Any]) -> Table:
+    """Returns the instances and their destinations as a table."""
+    rows: list[tuple[str, ...]] = []
     for instance in found["instances"]:
-        state = (
-            "ready"
-            if instance["ready"]
-            else f"{instance['phase']}: {instance['reason']}".rstrip(": ")
-        )
         front = (
             instance["name"],
             instance["group"],
-            state,
+            state_text(instance),
             str(instance.get("sessions", "")),
             *logged(instance),
         )
         destinations = instance.get("destinations", {})
-        rows = [destination_row(*item) for item in destinations.items()] or [("",) * 5]
-        for number, row in enumerate(rows):
-            table.append((*(front if not number else ("",) * len(front)), *row))
-    print_table(f"fabric {found['fabric']}", STATUS_COLUMNS, table, STATUS_NUMBERS)
-    for line in (
-        *head_lines(found["instances"]),
-        *disconnected_lines(found["instances"]),
-        *unavailable_lines(found["instances"]),
-        *front_log_lines(found["instances"]),
-        *retention_lines(found["instances"]),
-        *security_file_lines(found["instances"]),
-        *view_lines(found["instances"]),
-        *slow_client_lines(found["instances"]),
-        *action_lines(found["instances"]),
+        ends = [destination_row(*item) for item in destinations.items()] or [("",) * 5]
+        for number, end in enumerate(ends):
+            rows.append((*(front if not number else ("",) * len(front)), *end))
+    return table_of(f"fabric {found['fabric']}", STATUS_COLUMNS, rows, STATUS_NUMBERS)
+
+
+def state_text(instance: dict[str, Any]) -> str:
+    """Returns `ready`, or what an instance does or waits for instead."""
+    if instance["ready"]:
+        return "ready"
+    return f"{instance['phase']}: {instance['reason']}".rstrip(": ")
+
+
+def status_lines(found: dict[str, Any]) -> list[str]:
+    """Returns the lines below the table: what is wrong, and what waits for slow clients."""
+    from raylay.services.fabric.records.orphans import left_over_lines
+
+    instances = found["instances"]
+    return [
+        *head_lines(instances),
+        *disconnected_lines(instances),
+        *unavailable_lines(instances),
+        *front_log_lines(instances),
+        *retention_lines(instances),
+        *security_file_lines(instances),
+        *view_lines(instances),
+        *slow_client_lines(instances),
+        *action_lines(instances),
         *left_over_lines(found.get("left_over", [])),
-    ):
-        echo(line)
+    ]
 
 
 def logged(instance: dict[str, Any]) -> tuple[str, str]:
@@ -440,17 +491,37 @@ def action_lines(instances: list[dict[str, Any]]) -> list[str]:
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:
     """Returns name, address, mode, unacked messages and age of a destination, for a table."""
+    unacked = int(destination.get("unacked", 0))
+    return (
+        name,
+        str(destination.get("address", "")),
+        destination_mode(destination),
+        f"{unacked:,}",
+        f"{destination.get('age_ms', 0)} ms" if unacked else "",
+    )
+
+
+def destination_mode(destination: dict[str, Any]) -> str:
+    """Returns whether acks wait for a destination, and whether it is connected."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
         by_hand = destination.get("downgraded_by_hand")
         mode = "async (downgraded by hand)" if by_hand else "async (downgraded)"
     if not destination.get("connected"):
         mode += ", disconnected"
-    unacked = int(destination.get("unacked", 0))
-    return (
-        name,
-        str(destination.get("address", "")),
-        mode,
-        f"{unacked:,}",
-        f"{destination.get('age_ms', 0)} ms" if unacked else "",
-    )
+    return mode
+
+
+def status_facts(found: dict[str, Any]) -> dict[str, str]:
+    """Returns what a status says of each instance and of each destination, without the figures that
+    change at each look."""
+    facts: dict[str, str] = {}
+    for instance in found["instances"]:
+        name = instance["name"]
+        facts[name] = state_text(instance)
+        if instance.get("front_log_failure"):
+            facts[f"{name}, front log"] = str(instance["front_log_failure"])
+        for to, destination in instance.get("destinations", {}).items():
+            why = "" if destination.get("connected") else destination.get("why")
+            facts[f"{name} to {to}"] = destination_mode(destination) + (f": {why}" if why else "")
+    return facts

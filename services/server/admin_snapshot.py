@@ -24,6 +24,7 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import publisher_id
 from raylay.services.security.modules import HIDDEN, shown_option
+from raylay.services.server.clients.client_status import connection_values
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSession, ClientSessions
 from raylay.services.server.commits import Commits
@@ -274,35 +275,20 @@ class AdminSnapshots:
             yield client
 
     def _client_row(self, client: ClientSession) -> list[Any]:
-        holding, acks = client.holding(), client.publisher_acks
-        pool = self._clients.pools.of(client.accepted_by.name)
+        acks = client.publisher_acks
+        queue_subscriptions = len(self._deliveries.subscribed.get(client.number, ()))
         unacknowledged = acks.unacknowledged(client.published_from, client.published_upto)
-        state = "offline" if client.is_offline else "connected" if client.reading else "not read"
-        return [
-            client.number,
-            client.client_name,
-            client.publisher,
-            client.user_id,
-            client.peer,
-            client.accepted_by.name,
-            client.connected_us,
-            client.bytes_in,
-            holding.sent_bytes,
-            client.messages_in,
-            client.messages_out,
-            holding.unsent_bytes,
-            holding.memory_bytes,
-            holding.disk_bytes,
-            pool.age_ms(client.number),
-            len(client.subscriptions) + len(self._deliveries.subscribed.get(client.number, ())),
-            client.published_upto,
-            unacknowledged,
-            self._unacknowledged_ms(client, unacknowledged),
-            client.denied_reads,
-            acks.denied,
-            acks.times_slowed,
-            state,
-        ]
+        values = {
+            **connection_values(client, self._clients.pools, queue_subscriptions),
+            "publisher": client.publisher,
+            "published_upto": client.published_upto,
+            "unacknowledged": unacknowledged,
+            "oldest_unacknowledged_ms": self._unacknowledged_ms(client, unacknowledged),
+            "denied_reads": client.denied_reads,
+            "denied_writes": acks.denied,
+            "times_slowed": acks.times_slowed,
+        }
+        return [values[name] for name in CLIENT_FIELDS]
 
     def _unacknowledged_ms(self, client: ClientSession, count: int) -> int:
         """Returns how long the oldest publish has waited for its ack: at least that long, and at

@@ -13,6 +13,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.server.clients.admission import ClientAdmission, unserved
+from raylay.services.server.clients.client_status import connection_status, consumer_status
 from raylay.services.server.clients.named_readers import ReaderHolds
 from raylay.services.server.clients.replay import ReplayPump
 from raylay.services.server.clients.sessions import ClientSessions
@@ -167,12 +168,20 @@ class InstanceStatus:
                 )
             ],
             clients=[client.client_name for client in self._clients.sessions.values()],
+            connections=connection_status(
+                self._clients.sessions, self._clients.pools, self._deliveries.subscribed
+            ),
+            consumers=self._consumers(),
             topics=self._runtime.topic_counts.told(),
             subscribers=subscription_status(
                 self._clients.sessions.values(), machine.committed_txid
             ),
         )
         return found
+
+    def _consumers(self) -> list[dict[str, Any]]:
+        frontends = (each.frontend for each in self._queues.controls.values())
+        return consumer_status(frontends, self._clients.sessions, self._queues.steady_us())
 
     def brief(self) -> dict[str, Any]:
         """Returns the status without what grows with the number of clients or topics."""

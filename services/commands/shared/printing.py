@@ -44,19 +44,30 @@ def echo_json(
 
 
 def table_of(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Container[str] = (),
+    *,
+    narrow: bool = False,
 ) -> Table:
     """Returns a table whose texts no terminal takes for commands.
 
     Args:
         right: the columns of numbers, aligned to the right.
+        narrow: whether two spaces between the columns do, so that more of them fit a terminal.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        title=Text(plain(title)) if title else None, title_justify="left", box=SIMPLE_HEAD
+        title=Text(plain(title)) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0) if narrow else (0, 1),
+        show_edge=not narrow,
+        pad_edge=not narrow,
     )
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
@@ -68,16 +79,21 @@ def table_of(
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Container[str] = (),
+    *,
+    narrow: bool = False,
 ) -> None:
-    """Prints a table, as wide as the terminal.
+    """Prints a table, as wide as the terminal; the arguments are those of `table_of`."""
+    print_rich(table_of(title, columns, rows, right, narrow=narrow))
 
-    Args:
-        right: the columns of numbers, aligned to the right.
-    """
+
+def print_rich(table: Table) -> None:
+    """Prints a table of `table_of`, as wide as the terminal."""
     from rich.console import Console
 
-    table = table_of(title, columns, rows, right)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)
