@@ -34,11 +34,12 @@ setup: $(STAMP) java  ## make .venv with everything that the README's commands n
 		"than the Python of $(VENV). To have it: rm -r $(VENV) && make setup"
 	@echo "Raylay is set up. Next: make demo, or $(VENV)/bin/raylay up examples/three_regions.yaml --detach"
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml deploy/type_links.py
 	@test -n "$(PYTHON)" || { echo "raylay needs Python 3.11 or newer with venv:" \
 		"sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(PY) deploy/type_links.py
 	@# Else the first start compiles it, in each of its processes.
 	@$(PY) -m compileall -q services actors storage
 	@touch $@
@@ -62,7 +63,7 @@ test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost hos
 soak-hosts: $(STAMP)  ## those, a head away for three minutes, every drill, a moved instance (root)
 	RAYLAY_HEAD_AWAY_S=180 $(PY) -m pytest -m hosts -rs tests/hosts
 
-types: $(STAMP)  ## the links by which static tools find the package
+types: $(STAMP)  ## the links by which mypy checks the package itself
 	@mkdir -p $(TYPES)
 	@for part in actors services storage; do ln -sfn ../../../$$part $(TYPES)/$$part; done
 	@ln -sfn ../../../services/api/__init__.py $(TYPES)/__init__.py

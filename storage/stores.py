@@ -98,9 +98,13 @@ class PublishStore(Protocol):
     def replay(self, first: int = 0) -> Iterator[tuple[int, builtins.bytes]]:
         """Yields (sequence, record) from `first` on, in order, as the store is at the call."""
 
-    words: builtins.bytes
-    """Reports to its client about where it may fail over to, kept beside the publishes: set before
-    the acks that depend on it, on disk with the next `flush`."""
+    @property
+    def words(self) -> builtins.bytes:
+        """Reports to its client about where it may fail over to, kept beside the publishes: set
+        before the acks that depend on it, on disk with the next `flush`."""
+
+    @words.setter
+    def words(self, value: builtins.bytes) -> None: ...
 
     def close(self) -> None:
         """Flushes and closes the store."""

@@ -7,6 +7,7 @@ that a thread change costs per batch and not per message.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import time
 from collections import deque
@@ -168,10 +169,12 @@ class SyncQuery(SyncSubscription[Value]):
                 self.unsubscribe()
 
 
-def _named_as(method: Callable[..., Any], call: Callable[P, T]) -> Callable[P, T]:
-    """Gives a function the name, the signature and the docstring of the method that it calls."""
-    update_wrapper(call, method)
-    return call
+_SYNCHRONOUS = {
+    "Subscription": "SyncSubscription",
+    "SowQuery": "SyncQuery",
+    "QueueConsumer": "SyncQueueConsumer",
+}
+"""The names of the results of `Client`, and those of the results of `SyncClient`."""
 
 
 def _in_a_coroutine(
@@ -183,15 +186,16 @@ def _in_a_coroutine(
     async def call(client: Client, /, *args: P.args, **keywords: P.kwargs) -> T:
         return method(client, *args, **keywords)
 
-    return _named_as(method, call)
+    update_wrapper(call, method)
+    return call
 
 
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, A]],
     made: Callable[[SyncClient, A], T],
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    """Returns the blocking form of a method of `Client`: the same arguments, callable from any
-    thread.
+    """Returns the blocking form of a method of `Client`: the same name, arguments and docstring,
+    callable from any thread.
 
     Args:
         made: returns the caller's object for the method's result.
@@ -200,7 +204,14 @@ def _blocking(
     def call(self: SyncClient, /, *args: P.args, **keywords: P.kwargs) -> T:
         return made(self, self._run(method(self.client, *args, **keywords)))
 
-    return _named_as(method, call)
+    update_wrapper(call, method)
+    call.__module__, call.__qualname__ = __name__, f"SyncClient.{method.__name__}"
+    # `help` and editors read it: the result is not that of `method`.
+    signature = inspect.signature(method)
+    kind, bracket, of = signature.return_annotation.partition("[")
+    result = f"{_SYNCHRONOUS.get(kind, kind)}{bracket}{of}"
+    call.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
+    return call
 
 
 def _itself(_: SyncClient, found: T) -> T:

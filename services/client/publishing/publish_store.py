@@ -29,8 +29,12 @@ class PublishStoreProtocol(Protocol):
     def drop(self, ranges: list[tuple[int, int]]) -> None:
         """Forgets the sequences of these inclusive ranges."""
 
-    words: bytes
-    """Reports of instances about where the client may fail over to; empty: none yet."""
+    @property
+    def words(self) -> bytes:
+        """Reports of instances about where the client may fail over to; empty: none yet."""
+
+    @words.setter
+    def words(self, value: bytes) -> None: ...
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yields (sequence, record) in ascending order from a sequence on, for the content at the

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import pydoc
 import select
 import signal
 import threading
@@ -500,6 +501,24 @@ def test_the_synchronous_methods_have_the_arguments_of_the_others() -> None:
         known = inspect.signature(getattr(Client, method)).parameters
         assert inspect.signature(getattr(SyncClient, method)).parameters.keys() == known.keys()
         assert not [each for each in known.values() if each.kind is each.VAR_KEYWORD], method
+
+
+def test_the_help_of_the_synchronous_methods_names_their_own_results() -> None:
+    for method, result in (
+        ("subscribe", "SyncSubscription[Value]"),
+        ("sow_and_subscribe", "SyncSubscription[Value]"),
+        ("delta_subscribe", "SyncSubscription[Value]"),
+        ("sow", "SyncQuery[Value]"),
+        ("queue", "SyncQueueConsumer[Value]"),
+        ("acknowledge", "int"),
+        ("queue_status", "dict[str, Any]"),
+    ):
+        shown = pydoc.plain(pydoc.render_doc(getattr(SyncClient, method)))
+        assert f"function {method} in module raylay.services.client.sync" in shown
+        line = next(each for each in shown.splitlines() if each.startswith(f"{method}(self"))
+        assert line.endswith(f"-> '{result}'"), line
+        own, other = (inspect.signature(getattr(kind, method)) for kind in (SyncClient, Client))
+        assert own.parameters == other.parameters
 
 
 def test_a_forked_child_is_told_at_once(there: ServerThread) -> None:
