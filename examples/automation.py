@@ -43,7 +43,7 @@ def declare() -> Fabric:
 def publish(client: SyncClient, number: int, status: str, amount: int) -> None:
     """An order, or its next state."""
     order = {"id": number, "status": status, "amount": amount}
-    client.publish(ORDERS, json.dumps(order).encode(), message_type="json")
+    client.publish(ORDERS, order)
 
 
 def main(fabric: Fabric) -> list[str]:

@@ -93,14 +93,14 @@ async def publish(
 ) -> None:
     """Publishes the airlines, and the flights spread over `PUBLISH_S`."""
     for code, name in CARRIERS.items():
-        await client.publish("carriers", json.dumps({"code": code, "name": name}).encode())
+        await client.publish("carriers", {"code": code, "name": name})
     part = max(1, int(len(flights) * TICK_S / PUBLISH_S))
     killing = None
     for begin in range(0, len(flights), part):
         if killing is None and begin >= len(flights) // 2:
             killing = asyncio.ensure_future(half_way())
         for flight in flights[begin : begin + part]:
-            await client.publish("departures", json.dumps(flight).encode())
+            await client.publish("departures", flight)
         await asyncio.sleep(TICK_S)
     assert killing is not None
     await killing

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raylay.services.client import (
         EPOCH,
         NOW,
+        Body,
         BookmarkStoreProtocol,
         Client,
         ClientEvent,
@@ -181,6 +182,7 @@ __all__ = [
     "Merged",
     "Message",
     "MessageBatch",
+    "Body",
     "SowQuery",
     "SyncQuery",
     "QueueConsumer",

@@ -42,6 +42,7 @@ from raylay.services.client.failover import FailoverRule, Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.named_readers import ReaderCommands, SyncReaderCommands
+from raylay.services.client.publishing.body_writer import Body
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.queues.queue_consumer import QueueBatch, QueueConsumer, QueueMessage
 from raylay.services.client.queues.sync_queue import SyncQueueConsumer
@@ -73,6 +74,7 @@ __all__ = [
     "SyncQuery",
     "Message",
     "MessageBatch",
+    "Body",
     "EPOCH",
     "NOW",
     "Server",

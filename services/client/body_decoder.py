@@ -1,4 +1,5 @@
-"""The bodies of messages as values: JSON, parsed into the type that a subscription was given.
+"""The bodies of messages as values: parsed by their message type, and into the type that a
+subscription was given.
 
 A decoder is made once for a subscription. A body that does not fit its type is an error of that one
 message, raised where the application asks for the value; the subscription goes on.
@@ -12,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from raylay.services.errors import LocalProtocolError
+from raylay.services.messages.types.trees import Tree
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -25,6 +27,10 @@ else:
 
 _PATH = re.compile(r" - at `(\$[^`]*)`$")
 """The end of a message of msgspec that names a field."""
+
+
+_TEXT_TYPES = frozenset(("fix", "nvfix", "xml"))
+"""Message types whose values are all texts."""
 
 
 class BodyProblem(NamedTuple):
@@ -43,14 +49,23 @@ class BodyDecoder:
     """Parses the bodies of one subscription's messages.
 
     Attributes:
-        decode: parses a body. Raises whatever its library raises; see `body_problem`.
+        decode: parses a JSON body. Raises whatever its library raises; see `body_problem`.
+        convert: makes the value from the fields of a body of another message type; the second
+            argument says whether all values are texts, which are read as numbers where the type has
+            numbers. Raises as `decode`.
         type_name: the name of the type for people.
     """
 
-    __slots__ = ("decode", "type_name")
+    __slots__ = ("convert", "decode", "type_name")
 
-    def __init__(self, decode: Callable[[bytes], Any], type_name: str) -> None:
+    def __init__(
+        self,
+        decode: Callable[[bytes], Any],
+        convert: Callable[[Tree, bool], Any],
+        type_name: str,
+    ) -> None:
         self.decode = decode
+        self.convert = convert
         self.type_name = type_name
 
 
@@ -69,13 +84,13 @@ def body_decoder(body_type: Any, where: str) -> BodyDecoder | None:
     name = getattr(body_type, "__name__", "") if isinstance(body_type, type) else ""
     name = name or str(body_type)
     try:
-        decode = _pydantic(body_type) if _is_pydantic(body_type) else _msgspec(body_type)
+        read = _pydantic(body_type) if _is_pydantic(body_type) else _msgspec(body_type)
     except Exception as error:  # whatever a library says of a type that it cannot take
         raise LocalProtocolError(
             f"{where}: JSON cannot be parsed into the type {name}: {error}. Give a msgspec Struct, "
             "a dataclass, a TypedDict or a pydantic model"
         ) from error
-    return BodyDecoder(decode, name)
+    return BodyDecoder(*read, name)
 
 
 @cache
@@ -84,7 +99,35 @@ def any_json() -> BodyDecoder:
     # Most programs read bytes: nothing is imported for them.
     import msgspec
 
-    return BodyDecoder(msgspec.json.Decoder().decode, "JSON")
+    return BodyDecoder(msgspec.json.Decoder().decode, _unchanged, "JSON")
+
+
+def _unchanged(tree: Tree, is_text: bool) -> Tree:
+    return tree
+
+
+def decode_value(decoder: BodyDecoder | None, body: bytes, message_type: str) -> Any:
+    """Returns a body of a message type as a value. Raises whatever a library raises; see
+    `body_problem`.
+
+    Args:
+        decoder: the decoder of the subscription; None: the subscription has no type.
+    """
+    if message_type == "json":
+        return (decoder or any_json()).decode(body)
+    if message_type == "binary":
+        tree: Any = body
+    else:
+        from raylay.services.messages.types.registry import BUILT_IN
+        from raylay.services.messages.types.registry import message_type as built_in
+
+        if message_type not in BUILT_IN:
+            raise ValueError(
+                f"a client reads only messages of the types {', '.join(sorted(BUILT_IN))}: take "
+                "`body`"
+            )
+        tree = built_in(message_type).parse(body)
+    return tree if decoder is None else decoder.convert(tree, message_type in _TEXT_TYPES)
 
 
 def _is_pydantic(body_type: Any) -> bool:
@@ -94,20 +137,28 @@ def _is_pydantic(body_type: Any) -> bool:
     return any(_is_pydantic(each) for each in get_args(body_type))
 
 
-def _pydantic(body_type: Any) -> Callable[[bytes], Any]:
+_Reading = tuple[Callable[[bytes], Any], Callable[[Any, bool], Any]]
+
+
+def _pydantic(body_type: Any) -> _Reading:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(body_type).validate_json
+    adapter = TypeAdapter(body_type)
+    return adapter.validate_json, lambda tree, is_text: adapter.validate_python(tree)
 
 
-def _msgspec(body_type: Any) -> Callable[[bytes], Any]:
+def _msgspec(body_type: Any) -> _Reading:
     import msgspec
     from msgspec.inspect import CustomType, type_info
 
     if isinstance(type_info(body_type), CustomType):
         # Every body would be refused.
         raise TypeError("the class declares no fields")
-    return msgspec.json.Decoder(body_type).decode
+
+    def convert(tree: Any, is_text: bool) -> Any:
+        return msgspec.convert(tree, body_type, strict=not is_text)
+
+    return msgspec.json.Decoder(body_type).decode, convert
 
 
 def body_problem(error: Exception, body: bytes) -> BodyProblem:

@@ -26,6 +26,7 @@ from raylay.services.client.lifecycle import ClientLifecycle
 from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.named_readers import ReaderCommands
+from raylay.services.client.publishing.body_writer import Body, body_bytes
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.publishing.publisher import Publisher
@@ -196,7 +197,7 @@ class Client:
     def publish_nowait(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str = "json",
         *,
         expiration_s: int = 0,
@@ -209,7 +210,9 @@ class Client:
 
         Args:
             topic: name of the topic, never an expression.
-            body: bytes of the message.
+            body: bytes of the message; a text, which is sent in UTF-8; or a mapping, a msgspec
+                Struct, a dataclass, an attrs object or a pydantic model, which is written by the
+                message type: `json`, `msgpack`, `bson`, `fix`, `nvfix` or `xml`.
             message_type: message type of the body.
             expiration_s: seconds after which the message's record in a SOW topic expires; 0: as the
                 topic is configured.
@@ -220,6 +223,8 @@ class Client:
         Raises:
             PublishStoreFull: there is no room in the store; nothing was published.
             LocalProtocolError: topic, message type or size break a limit; nothing was published.
+            MessageTypeError: the message type cannot write the body; nothing was published.
+            TypeError: an argument is of the wrong type; nothing was published.
         """
         return self._publisher.publish_now(
             topic, body, message_type, expiration_s, key, correlation, command
@@ -228,7 +233,7 @@ class Client:
     async def publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str = "json",
         *,
         expiration_s: int = 0,
@@ -237,11 +242,10 @@ class Client:
         command: int = 0,
     ) -> int:
         """Publishes. Returns the sequence at once; waits only for room in the store. The arguments
-        are those of `publish_nowait`.
+        and errors are those of `publish_nowait`: `await client.publish("orders", {"id": 1})`.
 
         Raises:
             PublishStoreFull: no room within `publish_timeout_s`; nothing was published.
-            LocalProtocolError: topic, message type or size break a limit; nothing was published.
         """
         publisher = self._publisher
         try:
@@ -257,10 +261,38 @@ class Client:
             await publisher.yield_to_loop()
         return sequence
 
+    async def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        keys: Sequence[bytes] | None = None,
+        correlation: bytes = b"",
+    ) -> list[int]:
+        """Publishes several messages on one topic, in order, at less cost for each than `publish`.
+        Returns the sequence of each: all are durable when `persisted_sequence` reaches the last
+        one, and `PublishFailed.sequence` names one that is refused. Waits for room in the store,
+        for up to `publish_timeout_s` each time. All bodies are in memory together.
+
+        Args:
+            bodies: bodies, each as in `publish_nowait`.
+            keys: SOW key of each message, on a topic whose publishers give the key.
+            expiration_s, correlation: of each message, as in `publish_nowait`.
+
+        Raises:
+            PublishStoreFull: no room; the error says how many messages were published.
+            LocalProtocolError, MessageTypeError, TypeError: as in `publish_nowait`; the error names
+                the message, and none was published.
+        """
+        given = topic, bodies, message_type, expiration_s, keys, correlation
+        return await self._publisher.publish_many(*given)
+
     async def delta_publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str = "json",
         *,
         expiration_s: int = 0,
@@ -290,7 +322,7 @@ class Client:
         *,
         filter: str | None = None,
         keys: Sequence[bytes] | None = None,
-        data: bytes | None = None,
+        data: Body | None = None,
         message_type: str = "json",
     ) -> int:
         """Deletes records of a SOW topic: here, and wherever the topic is replicated to. Give one
@@ -302,7 +334,8 @@ class Client:
             filter: deletes the records that pass the filter; `1=1`: all. Up to 50,000 records: see
                 `sow_delete_in_parts`.
             keys: deletes the records with these SOW keys (`Message.key`).
-            data: deletes the record with the key that a message with this body would have.
+            data: deletes the record with the key that a message with this body would have; given as
+                the body of `publish_nowait`.
             message_type: message type of the topic, and of `data`.
 
         Raises:
@@ -310,7 +343,8 @@ class Client:
                 raises CommandFailed where the instance refused the delete: `no_sow`, `bad_filter`,
                 `bad_message`, `bad_key`, `too_many`.
         """
-        body = delete_body(filter, keys, data)
+        given = None if data is None else body_bytes(data, topic, message_type)
+        body = delete_body(filter, keys, given)
         return await self.publish(topic, body, message_type, command=Command.DELETE)
 
     async def sow_delete_in_parts(

@@ -14,7 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, Protocol
 
-from raylay.services.client.body_decoder import BodyDecoder, Value, any_json, body_problem
+from raylay.services.client.body_decoder import (
+    BodyDecoder,
+    Value,
+    any_json,
+    body_problem,
+    decode_value,
+)
 from raylay.services.errors import BodyTypeError, RemoteProtocolError
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
@@ -213,10 +219,33 @@ class Message(Generic[Value]):
             value: Value = decoder.decode(body)
         except Exception as error:
             # A type's own checks may raise anything.
-            path, text = body_problem(error, body)
-            of = self.bookmark, self.topic, path, text, decoder.type_name, self.message_type
-            raise BodyTypeError(*of) from error
+            raise self._misfit(error, body, decoder.type_name) from error
         return value
+
+    @property
+    def value(self) -> Value:
+        """Returns the body, read by the message type: as a value of the type that the subscription
+        was given (`type`); without a type, of `json` the same as `json`, of `msgpack`, `bson`,
+        `fix`, `nvfix` and `xml` the fields as a dict, and of `binary` the bytes. Each use parses
+        the body.
+
+        Raises:
+            BodyTypeError: the body is none of its message type, does not fit the type, or has a
+                message type that the fabric defines; names the message, its topic and the field.
+                The subscription goes on.
+        """
+        decoder = self.batch.decoder
+        body, message_type = self.body, self.message_type
+        try:
+            value: Value = decode_value(decoder, body, message_type)
+        except Exception as error:
+            expected = decoder.type_name if decoder is not None else f"{message_type} value"
+            raise self._misfit(error, body, expected) from error
+        return value
+
+    def _misfit(self, error: Exception, body: bytes, expected: str) -> BodyTypeError:
+        path, text = body_problem(error, body)
+        return BodyTypeError(self.bookmark, self.topic, path, text, expected, self.message_type)
 
     @property
     def topic(self) -> str:

@@ -11,7 +11,7 @@ import inspect
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -26,8 +26,9 @@ from raylay.services.client.fork_guard import guard
 from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.named_readers import SyncReaderCommands
+from raylay.services.client.publishing.body_writer import Body, bodies_bytes, body_bytes
 from raylay.services.client.publishing.deletes import delete_body
-from raylay.services.client.publishing.outbox import body_bytes, check_values
+from raylay.services.client.publishing.outbox import check_values
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.client.queues.sync_queue import SyncQueueConsumer
@@ -353,7 +354,7 @@ class SyncClient:
     def publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str = "json",
         *,
         expiration_s: int = 0,
@@ -361,11 +362,13 @@ class SyncClient:
         correlation: bytes = b"",
         command: int = 0,
     ) -> None:
-        """Publishes; blocks only for room. One thread's publishes keep their order.
+        """Publishes; blocks only for room. One thread's publishes keep their order. The arguments
+        are those of `Client.publish_nowait`.
 
         Raises:
             PublishStoreFull: no room within `publish_timeout_s`; this message was not published.
             LocalProtocolError: topic, message type or size break a limit.
+            MessageTypeError: the message type cannot write the body; it was not published.
             TypeError: an argument is of the wrong type; this message was not published.
             RaylayError: what ended the client, or the failure of an earlier publish that was still
                 on its way to the loop thread.
@@ -374,7 +377,7 @@ class SyncClient:
         self.client.machine.outbox.builder(topic, message_type)
         check_values(expiration_s, key, correlation)
         if type(body) is not bytes:
-            body = body_bytes(body, topic)
+            body = body_bytes(body, topic, message_type)
         if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
@@ -395,10 +398,30 @@ class SyncClient:
         if wake:
             self._loop.call_soon_threadsafe(self._start_drain)
 
+    def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        keys: Sequence[bytes] | None = None,
+        correlation: bytes = b"",
+    ) -> list[int]:
+        """Publishes several messages on one topic (`Client.publish_many`); blocks until all are
+        published, behind everything that was published before. Returns the sequence of each."""
+        written = bodies_bytes(bodies, topic, message_type)
+        given = topic, written, message_type, expiration_s, keys, correlation
+        return self._run(self._publish_many(*given))
+
+    async def _publish_many(self, *given: Any) -> list[int]:
+        await self._until_drained()
+        return await self.client._publisher.publish_many(*given)
+
     def delta_publish(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str = "json",
         *,
         expiration_s: int = 0,
@@ -422,11 +445,12 @@ class SyncClient:
         *,
         filter: str | None = None,
         keys: Sequence[bytes] | None = None,
-        data: bytes | None = None,
+        data: Body | None = None,
         message_type: str = "json",
     ) -> None:
         """Deletes records of a SOW topic (`Client.sow_delete`); blocks and raises as `publish`."""
-        body = delete_body(filter, keys, data)
+        given = None if data is None else body_bytes(data, topic, message_type)
+        body = delete_body(filter, keys, given)
         self.publish(topic, body, message_type, command=Command.DELETE)
 
     def sow_delete_in_parts(self, topic: str, *, filter: str, message_type: str = "json") -> int:

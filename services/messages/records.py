@@ -240,6 +240,11 @@ class RecordBuilder:
         self._type_length = len(type_bytes)
         self._front = topic_bytes + type_bytes
 
+    @property
+    def overhead_bytes(self) -> int:
+        """Returns the length of a record without body, SOW key, correlation id and trace."""
+        return RECORD_HEADER_BYTES + len(self._front)
+
     def build(
         self,
         sequence: int,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from raylay.services.fabric.plan import free_port
-from raylay.services.messages.records import RecordBuilder, iterate_records, sequences_of
+from raylay.services.messages.records import Record, RecordBuilder, iterate_records, sequences_of
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 
 PORTS: set[int] = set()
@@ -28,6 +28,7 @@ class Session(asyncio.Protocol):
         self.frames: list[tuple[Header, bytes]] = []
         self.published: list[int] = []
         self.bodies: list[bytes] = []
+        self.records: list[Record] = []
         self.keys: list[bytes] = []
         self.does: list[int] = []
         """The command of each record published."""
@@ -193,6 +194,7 @@ class FakeServer:
             session.published += sequences_of(body)
             found = list(iterate_records(body, verify=True))
             session.bodies += [record.body for record in found]
+            session.records += found
             session.keys += [record.key for record in found]
             session.does += [record.command for record in found]
             if self.auto_ack:

@@ -32,7 +32,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -83,25 +83,6 @@ FAILURES_MAX = 1_000
 """Number of refused publishes that are remembered until the application asks."""
 
 
-def body_bytes(body: object, topic: str) -> bytes:
-    """Returns the body of a publish as bytes.
-
-    Raises:
-        TypeError: The body is neither bytes nor a buffer of them.
-    """
-    if isinstance(body, bytes | bytearray | memoryview):
-        return bytes(body)
-    hint = ""
-    if isinstance(body, str):
-        hint = "; encode the text: body.encode()"
-    elif isinstance(body, dict | list):
-        hint = "; serialize it: json.dumps(body).encode()"
-    raise TypeError(
-        f"publish to {topic}: the body is of type {type(body).__name__}, and has to be bytes, "
-        f"bytearray or memoryview{hint}"
-    )
-
-
 def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
     """Checks the optional values of a publish.
 
@@ -123,6 +104,13 @@ def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
             raise LocalProtocolError(
                 f"{what} is {len(value)} bytes long: give one of at most {KEY_BYTES_MAX}"
             )
+
+
+def _too_long(topic: str, body_bytes: int, record_bytes: int) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"message of {body_bytes} bytes on {topic} is a record of {record_bytes}: "
+        f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+    )
 
 
 class PublishFrame(NamedTuple):
@@ -275,13 +263,11 @@ class PublishOutbox:
             PublishStoreFull: the store is at its limit; nothing was done.
             ConnectionLost: the client was never connected, or is closed.
             LocalProtocolError: topic, type or size break a limit; nothing was done.
-            TypeError: a value is of the wrong type; nothing was done.
+            TypeError: an optional value is of the wrong type; nothing was done.
         """
         builder = self._builders.get((topic, message_type))
         if builder is None:
             builder = self.builder(topic, message_type)
-        if type(body) is not bytes:
-            body = body_bytes(body, topic)
         sequence = self.next_sequence
         if self.ended:
             raise ConnectionLost(f"client {self.client_name} is closed")
@@ -305,15 +291,77 @@ class PublishOutbox:
         else:
             record = builder.build(sequence, body, origin_time_us, trace)
         if len(record) > RECORD_BYTES_MAX:
-            raise LocalProtocolError(
-                f"message of {len(body)} bytes on {topic} is a record of {len(record)}: "
-                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
-            )
+            raise _too_long(topic, len(body), len(record))
         self.store.put(sequence, record)
         self._tail.append(record)
         self._tail_bytes += len(record)
         self.next_sequence = sequence + 1
         return sequence
+
+    def publish_many(
+        self,
+        sequences: list[int],
+        topic: str,
+        bodies: Sequence[bytes],
+        message_type: str,
+        origin_time_us: int,
+        expiration_s: int,
+        keys: Sequence[bytes],
+        correlation: bytes,
+    ) -> None:
+        """Numbers, stores and queues several messages, whose values and sizes were checked. Does
+        for each of them only what each needs.
+
+        Args:
+            sequences: gets the sequence of each message.
+            origin_time_us: time by the wall clock for the first message; each later one counts as
+                published a microsecond after the one before.
+            keys: SOW key of each message.
+
+        Raises:
+            PublishStoreFull: the store is at its limit; `sequences` tells what was published.
+            ConnectionLost, LocalProtocolError: as `publish`.
+        """
+        if self.ended:
+            raise ConnectionLost(f"client {self.client_name} is closed")
+        build = self.builder(topic, message_type).build
+        put, queue, told = self.store.put, self._tail.append, sequences.append
+        for body, key in zip(bodies, keys, strict=True):
+            sequence = self.next_sequence
+            if not 0 < sequence <= self._last_sequence:
+                sequence = self._leaped()
+            at_us = origin_time_us
+            if at_us <= self.stamp_us:
+                at_us = self._behind_the_last(at_us)
+            record = build(
+                sequence,
+                body,
+                at_us,
+                expiration_s=expiration_s,
+                key=key,
+                correlation=correlation,
+            )
+            self.stamp_us = at_us
+            put(sequence, record)
+            queue(record)
+            self._tail_bytes += len(record)
+            self.next_sequence = sequence + 1
+            told(sequence)
+            origin_time_us += 1
+
+    def check_sizes(self, topic: str, message_type: str, body_bytes: int, value_bytes: int) -> None:
+        """Checks that a message finds room in a record.
+
+        Args:
+            body_bytes: length of the body.
+            value_bytes: length of SOW key and correlation id together.
+
+        Raises:
+            LocalProtocolError: it does not.
+        """
+        of_record = self.builder(topic, message_type).overhead_bytes + body_bytes + value_bytes
+        if of_record > RECORD_BYTES_MAX:
+            raise _too_long(topic, body_bytes, of_record)
 
     @property
     def publishes(self) -> bool:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable, Sequence
 
 from raylay.services.client.application_spans import span_reader
 from raylay.services.client.arguments import sample_every
+from raylay.services.client.publishing.body_writer import Body, bodies_bytes, body_bytes
+from raylay.services.client.publishing.outbox import check_values
 from raylay.services.client.runtime import PUBLISH_FRAME_BYTES, PUBLISHES_A_TURN, ClientRuntime
-from raylay.services.errors import FlushTimeout, PublishStoreFull, RaylayError
+from raylay.services.errors import FlushTimeout, LocalProtocolError, PublishStoreFull, RaylayError
 from raylay.services.messages.records import Command
 
 
@@ -48,7 +51,7 @@ class Publisher:
     def publish_now(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str,
         expiration_s: int,
         key: bytes,
@@ -66,6 +69,8 @@ class Publisher:
         # Positional arguments: seven keyword arguments would cost as much for each message as
         # giving it a sequence.
         runtime = self._runtime
+        if type(body) is not bytes:
+            body = body_bytes(body, topic, message_type)
         trace = b""
         if self._until_sample:
             self._until_sample -= 1
@@ -88,10 +93,96 @@ class Publisher:
                 runtime.tracer.publish_failed(runtime.outbox.next_sequence, type(error).__name__)
             raise runtime.error or error from None
         if not runtime.pump_scheduled and not runtime.outbox.gathers_on(PUBLISH_FRAME_BYTES):
-            runtime.pump_scheduled = True
-            assert runtime.loop is not None
-            runtime.loop.call_soon(runtime.pump)
+            self._schedule_pump()
         return sequence
+
+    def _schedule_pump(self) -> None:
+        self._runtime.pump_scheduled = True
+        assert self._runtime.loop is not None
+        self._runtime.loop.call_soon(self._runtime.pump)
+
+    async def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[Body],
+        message_type: str,
+        expiration_s: int,
+        keys: Sequence[bytes] | None,
+        correlation: bytes,
+    ) -> list[int]:
+        """Publishes several messages, with the arguments and errors of `Client.publish_many`.
+        Returns the sequence of each."""
+        runtime = self._runtime
+        written = bodies_bytes(bodies, topic, message_type)
+        self._check_all(topic, written, message_type, expiration_s, keys, correlation)
+        sequences: list[int] = []
+        while len(sequences) < len(written):
+            at = len(sequences)
+            turn = slice(at, at + runtime.publishes_a_turn)
+            turn_keys = [b""] * len(written[turn]) if keys is None else keys[turn]
+            values = message_type, expiration_s, turn_keys, correlation
+            try:
+                self._publish_turn(sequences, topic, written[turn], *values)
+            except PublishStoreFull:
+                try:
+                    await self.room(None)
+                except PublishStoreFull as error:
+                    raise PublishStoreFull(
+                        f"{error}; the first {len(sequences)} of {len(written)} messages were "
+                        "published"
+                    ) from None
+            else:
+                await self.yield_to_loop()
+        return sequences
+
+    def _check_all(
+        self,
+        topic: str,
+        bodies: list[bytes],
+        message_type: str,
+        expiration_s: int,
+        keys: Sequence[bytes] | None,
+        correlation: bytes,
+    ) -> None:
+        """Checks all messages before the first one is published."""
+        if keys is not None and len(keys) != len(bodies):
+            raise LocalProtocolError(
+                f"publish_many to {topic}: there are {len(keys)} keys for {len(bodies)} bodies: "
+                "give each body its key"
+            )
+        for key in keys or (b"",):
+            check_values(expiration_s, key, correlation)
+        longest = max(map(len, bodies), default=0)
+        value_bytes = len(correlation) + max(map(len, keys or ()), default=0)
+        self._runtime.outbox.check_sizes(topic, message_type, longest, value_bytes)
+
+    def _publish_turn(
+        self,
+        sequences: list[int],
+        topic: str,
+        bodies: list[bytes],
+        message_type: str,
+        expiration_s: int,
+        keys: Sequence[bytes],
+        correlation: bytes,
+    ) -> None:
+        """Publishes the messages of one turn of the event loop, and appends the sequence of each
+        to `sequences`."""
+        runtime = self._runtime
+        if self._until_sample:
+            for body, key in zip(bodies, keys, strict=True):
+                values = message_type, expiration_s, key, correlation, 0
+                sequences.append(self.publish_now(topic, body, *values))
+            return
+        # Origin times ascend, and the clock is read once a turn.
+        values_of_all = message_type, time.time_ns() // 1000, expiration_s, keys, correlation
+        try:
+            runtime.outbox.publish_many(sequences, topic, bodies, *values_of_all)
+        except RaylayError as error:
+            raise runtime.error or error from None
+        finally:
+            if not runtime.pump_scheduled and not runtime.outbox.gathers_on(PUBLISH_FRAME_BYTES):
+                self._schedule_pump()
 
     def _sample(self, topic: str, body: bytes, command: int, span: bytes | None) -> bytes:
         """Returns the trace context of a publish whose turn it is; empty: it is not traced."""
@@ -120,7 +211,7 @@ class Publisher:
     async def publish_when_room(
         self,
         topic: str,
-        body: bytes,
+        body: Body,
         message_type: str,
         expiration_s: int,
         key: bytes,
@@ -132,6 +223,8 @@ class Publisher:
         Raises:
             PublishStoreFull: no room within the timeout; nothing was published.
         """
+        # Once, and not again at each attempt.
+        body = body_bytes(body, topic, message_type)
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             await self.room(deadline_s - time.monotonic())

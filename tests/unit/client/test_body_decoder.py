@@ -53,16 +53,66 @@ class Opaque:
     pass
 
 
-def batch_of(decoder: BodyDecoder | None, *bodies: bytes) -> MessageBatch[Any]:
-    builder = RecordBuilder(7, "orders", "json")
+def batch_of(
+    decoder: BodyDecoder | None, *bodies: bytes, message_type: str = "json"
+) -> MessageBatch[Any]:
+    builder = RecordBuilder(7, "orders", message_type)
     payload = b"".join(builder.build(number, body, 5) for number, body in enumerate(bodies, 1))
     batch: MessageBatch[Any] = MessageBatch("sub-1", len(bodies), payload)
     batch.decoder = decoder
     return batch
 
 
-def first(decoder: BodyDecoder | None, body: bytes) -> Message[Any]:
-    return next(batch_of(decoder, body).messages())
+def first(decoder: BodyDecoder | None, body: bytes, message_type: str = "json") -> Message[Any]:
+    return next(batch_of(decoder, body, message_type=message_type).messages())
+
+
+WRITTEN = {
+    "json": b'{"id": 3}',
+    "msgpack": b"\x81\xa2id\x03",
+    "bson": b"\x0d\0\0\0\x10id\0\x03\0\0\0\0",
+    "nvfix": b"id=3\x01",
+}
+"""The body of an order in several message types."""
+
+
+@pytest.mark.parametrize("message_type", WRITTEN)
+@pytest.mark.parametrize(
+    ("of", "value"), [(Order, Order(3)), (OrderData, OrderData(3)), (OrderModel, OrderModel(id=3))]
+)
+def test_a_value_is_read_by_the_message_type(message_type: str, of: Any, value: object) -> None:
+    body = WRITTEN[message_type]
+    assert first(body_decoder(of, "queue 'work'"), body, message_type).value == value
+    plain = {"id": "3"} if message_type == "nvfix" else {"id": 3}
+    assert first(None, body, message_type).value == plain
+
+
+def test_a_value_of_binary_is_its_bytes_and_of_xml_its_elements() -> None:
+    assert first(None, b"\0\1", "binary").value == b"\0\1"
+    assert first(None, b"<order><id>3</id></order>", "xml").value == {"order": {"id": "3"}}
+
+
+@pytest.mark.parametrize(
+    ("of", "body", "message_type", "path", "problem"),
+    [
+        (None, b"{", "json", "$", "Input data was truncated"),
+        (None, b"\xc1", "msgpack", "$", "this is no message of type msgpack"),
+        (None, b"", "msgpack", "$", "the body is empty"),
+        (None, b"x", "quotes", "$", "a client reads only messages of the types .*take `body`"),
+        (Order, b"\x81\xa2id\xa13", "msgpack", "$.id", "Expected `int`, got `str`"),
+        (Order, b"id=x\x01", "nvfix", "$.id", "Expected `int`, got `str`"),
+        (OrderModel, b"id=x\x01", "nvfix", "$.id", "Input should be a valid integer"),
+        (Order, b"\0", "binary", "$", "Expected `object`, got `bytes`"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_message(
+    of: Any, body: bytes, message_type: str, path: str, problem: str
+) -> None:
+    message = first(body_decoder(of, "queue 'work'"), body, message_type)
+    with pytest.raises(BodyTypeError, match=problem) as raised:
+        _ = message.value
+    assert (raised.value.bookmark, raised.value.path) == ("7|1|", path)
+    assert raised.value.message_type == message_type
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ from raylay.services.errors import (
     ConfigurationError,
     ConnectionLost,
     CorruptRecord,
+    LocalProtocolError,
     LogonRefused,
+    MessageTypeError,
     NoSafeInstance,
     PublishStoreFull,
     SequenceConflict,
@@ -45,7 +47,7 @@ from raylay.services.errors import (
     StorageFull,
 )
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
-from raylay.services.messages.records import publisher_id
+from raylay.services.messages.records import RECORD_BYTES_MAX, publisher_id
 from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore, MemoryPublishStore
 
 pytestmark = pytest.mark.covers("Clients and protocol", "publish store: bounded")
@@ -109,6 +111,96 @@ async def test_publish_to_persisted() -> None:
     assert session.bodies == [b"%d" % n for n in range(1_000)]
     assert acks[-1] == sequences[-1] and acks == sorted(acks)
     assert len(acks) == len(session.commands("pb")) < 20, "one a batch, not one a message"
+    await server.stop()
+
+
+@run
+async def test_many_messages_of_one_call_have_a_sequence_each() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        first = await client.publish("t", b"first")
+        bodies = [b"%d" % n for n in range(1_000)]
+        sequences = await client.publish_many("t", bodies, expiration_s=9)
+        keyed = await client.publish_many("t", ["a", "b"], keys=[b"k", b"l"], correlation=b"c")
+        assert await client.publish_many("t", []) == []
+        last = await client.publish("t", b"last")
+        await client.flush()
+        assert [first, *sequences, *keyed, last] == list(range(first, last + 1))
+        assert client.persisted_sequence == last
+    session = server.session
+    assert session.bodies == [b"first", *bodies, b"a", b"b", b"last"]
+    got = session.records
+    assert {record.expiration_s for record in got[1:1_001]} == {9}
+    assert [(record.key, record.correlation) for record in got[1_001:]] == [
+        (b"k", b"c"),
+        (b"l", b"c"),
+        (b"", b""),
+    ]
+    times = [record.origin_time_us for record in got]
+    assert times == sorted(set(times)), "they ascend"
+    await server.stop()
+
+
+@run
+async def test_many_messages_are_published_all_or_none_where_one_cannot_be() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+            ({"bodies": [b"1", None]}, TypeError, "body 1 of the list is of type NoneType"),
+            ({"bodies": [b"1", {"a": object()}]}, MessageTypeError, "body 1 of the list"),
+            ({"bodies": {"a": 1}}, TypeError, "have to be a list of bodies"),
+            ({"bodies": b"12"}, TypeError, "have to be a list of bodies"),
+            ({"bodies": [b"1"], "keys": []}, LocalProtocolError, "0 keys for 1 bodies"),
+            ({"bodies": [b"1"], "keys": ["k"]}, TypeError, "key is of type str"),
+            ({"bodies": [b"1"], "expiration_s": -1}, LocalProtocolError, "expiration"),
+            ({"bodies": [b"1", bytes(RECORD_BYTES_MAX)]}, LocalProtocolError, "a record may have"),
+            ({"bodies": [b"1"], "topic": ""}, LocalProtocolError, "topic is 0 bytes"),
+        ]
+        before = client.last_sequence
+        for arguments, error, text in refused:
+            with pytest.raises(error, match=text):
+                await client.publish_many(**{"topic": "t", **arguments})
+        assert client.last_sequence == before
+    assert server.session.bodies == []
+    await server.stop()
+
+
+@run
+async def test_many_messages_wait_for_room_in_the_store() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    store = MemoryPublishStore(messages_max=10)
+    async with client_of(server, publish_store=store, publish_timeout_s=0.05) as client:
+        bodies = [b"%d" % n for n in range(100)]
+        sequences = await client.publish_many("t", bodies)
+        await client.flush()
+        assert sequences == list(range(sequences[0], sequences[0] + 100))
+        assert server.session.bodies == bodies
+        server.auto_ack = False
+        with pytest.raises(PublishStoreFull, match="the first 10 of 100 messages were published"):
+            await client.publish_many("t", bodies)
+    await server.stop()
+
+
+@run
+async def test_values_are_published_by_the_message_type() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        await client.publish("t", {"n": 1})
+        client.publish_nowait("t", "text")
+        await client.delta_publish("t", {"n": 2}, "msgpack")
+        await client.sow_delete("t", data={"n": 3})
+        before = client.last_sequence
+        for publish in (client.publish, client.delta_publish):
+            with pytest.raises(MessageTypeError, match="publish to t: the body is of type dict"):
+                await publish("t", {"n": 1}, "quotes")
+        assert client.last_sequence == before
+    bodies = server.session.bodies
+    assert bodies[:3] == [b'{"n":1}', b"text", b"\x81\xa1n\x02"]
+    assert b'{"n":3}' in bodies[3]
     await server.stop()
 
 

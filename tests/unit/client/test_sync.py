@@ -29,6 +29,7 @@ from raylay.services.errors import (
     FlushTimeout,
     ForkedClient,
     LocalProtocolError,
+    MessageTypeError,
     PublishStoreFull,
 )
 from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
@@ -318,11 +319,29 @@ def test_a_queue_is_a_plain_iterator(there: ServerThread) -> None:
         assert client.acknowledge("work", ["7|2|"]) and client.flush() is None
 
 
+def test_values_are_published_as_the_client_publishes_them(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        client.publish("t", {"n": 1})
+        client.delta_publish("t", "text")
+        sequences = client.publish_many("t", [{"n": 2}, b"3"])
+        client.publish("t", {"n": "1"}, "nvfix")
+        with pytest.raises(MessageTypeError, match="publish to t: the body is of type dict"):
+            client.publish("t", {"n": {"m": 1}}, "fix")
+        with pytest.raises(TypeError, match="body 1 of the list is of type int"):
+            client.publish_many("t", [b"4", 5])  # type: ignore[list-item]
+        client.sow_delete("t", data={"n": 9})
+        client.flush(60)
+        assert sequences == [client.persisted_sequence - 3, client.persisted_sequence - 2]
+    *published, delete = there.server.session.bodies
+    assert published == [b'{"n":1}', b"text", b'{"n":2}', b"3", b"n=1\x01"]
+    assert b'{"n":9}' in delete
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        ({"body": "text"}, "type str, and has to be bytes.*body.encode"),
-        ({"body": {"a": 1}}, "type dict, and has to be bytes.*json.dumps"),
+        ({"body": 7}, "the body is of type int, and has to be bytes, a text"),
+        ({"body": [{"a": 1}]}, "type list, and has to be bytes.*publish_many takes a list"),
         ({"body": None}, "type NoneType, and has to be bytes"),
         ({"topic": b"t"}, "topic is of type bytes, and has to be str"),
         ({"message_type": None}, "message_type is of type NoneType"),
