@@ -197,6 +197,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Spark over journals: archive, compact, expire, audit, aggregate, latency, replay.",
     ),
     "journal": (f"{_COMMANDS}.journal:journal_app", "Show, verify and maintain a journal."),
+    "backup": (
+        f"{_COMMANDS}.backup:backup",
+        "Copy the data of instances while they run, and verify the copies.",
+    ),
+    "restore": (
+        f"{_COMMANDS}.backup:restore_command",
+        "Make the data directories of instances from backups.",
+    ),
     "dump": (
         f"{_COMMANDS}.dump:dump",
         "Print what an instance's files hold: SOW records, acknowledgments of clients and of "

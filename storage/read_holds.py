@@ -30,7 +30,12 @@ def hold_read(directory: Path, name: str, first_txid: int, hold_s: float = HOLD_
     """
     said = {"first_txid": first_txid, "until_s": time.time() + hold_s}
     with suppress(OSError):
-        write_durably(directory / f"{_PREFIX}{name}", json.dumps(said).encode())
+        write_durably(directory / hold_name(name), json.dumps(said).encode())
+
+
+def hold_name(name: str) -> str:
+    """Returns the name of the file of a hold."""
+    return f"{_PREFIX}{name}"
 
 
 def held_read(directory: Path) -> tuple[int, str] | None:

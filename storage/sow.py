@@ -702,6 +702,15 @@ class LmdbTopic:
         return sorted(found + made)[:most] if found else made
 
 
+def valid_txids(transaction: Any) -> Iterator[int]:
+    """Yields the transaction id up to which each topic of a store is folded."""
+    with transaction.cursor() as cursor:
+        there = cursor.set_range(_VALID)
+        while there and bytes(cursor.key()).startswith(_VALID):
+            yield int(_TXID.unpack(cursor.value())[0])
+            there = cursor.next()
+
+
 def _explained(error: Exception, path: Path) -> StorageError:
     """Returns the `StorageError` for an error, as `explained` does, but a `SowDamaged` for damage:
     only then is the store made anew."""

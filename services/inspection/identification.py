@@ -133,6 +133,9 @@ def _of_directory(path: Path) -> Found:
         details |= _some(values, "name", "group", "generation")
         details["running_pid"] = _holder(path / "journal" / "lock")
         return "data_directory", details, ""
+    if "backup.json" in names:
+        found = _some(_json_of(path / "backup.json"), "fabric", "instance", "time", "messages")
+        return "backup_directory", details | found, ""
     if "fabric.json" in names:
         return "fabric_directory", details | _some(_json_of(path / "fabric.json"), "name"), ""
     if "archive-id.json" in names:

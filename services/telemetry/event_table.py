@@ -81,8 +81,8 @@ ENTRIES = (
         "The data directory is an older copy of itself: the instance begins anew as another "
         "incarnation.",
         "A snapshot or a backup was restored.",
-        "The instance takes what it lacks from its peers. Restore copies only together with the "
-        "steps of docs/journal.md.",
+        "The instance takes what it lacks from its peers. Make copies with `raylay backup`, and "
+        "put them back with `raylay restore`.",
     ),
     CatalogueEntry(
         "00-0008",

@@ -55,6 +55,8 @@ GIVEN = {
     "events": "F",
     "console": "F",
     "top": "F",
+    "backup": "--to DIRECTORY F",
+    "restore": "PATH",
     "dump": "PATH",
     "identify": "PATH",
     "find": "x PATH",

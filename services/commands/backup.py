@@ -1,0 +1,236 @@
+"""`raylay backup` and `raylay restore`: copies of instances' data, verified."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylay.services.commands.shared.options import FabricOption, running
+from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import FabricError, StorageLocked
+from raylay.services.fabric.plan import FabricRecord, data_directory
+from raylay.services.fabric.records import registry
+from raylay.services.fabric.records.stopped import stopped
+from raylay.services.hosts.storage import size_text
+from raylay.services.inspection.separate_reading import read_separately
+from raylay.services.server.data.backup import make_backup
+from raylay.services.server.data.backup_manifest import RECORD_FILE, BackupManifest, Row
+from raylay.services.server.data.restore import (
+    RestoreResult,
+    RestoreTarget,
+    check_backup,
+    restore,
+)
+from raylay.storage.files import write_durably
+
+NICENESS = 10
+"""What a backup adds to its niceness: instances on the host go first."""
+
+
+def backup(
+    instances: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[INSTANCE…]", help="Instances of this host; none: all that have data here."
+        ),
+    ] = None,
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", metavar="DIRECTORY", help="Make the backups' directories in this directory."
+        ),
+    ] = Path("backups"),
+    fabric: FabricOption = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each backup.")
+    ] = False,
+) -> None:
+    """Copy the data of instances while they run, and verify the copies. Publishers and subscribers
+    go on. Run it on the host of the instances."""
+    record = _record_meant(fabric)
+    meant = _directories(record, instances or [])
+    for name, directory in meant.items():
+        if not as_json:
+            echo(f"{name}: {directory}")
+        path, manifest = _made(directory, to, record)
+        if as_json:
+            echo_json({"backup": path, **manifest.as_json()})
+        else:
+            echo(f"  {_described(manifest)}: verified")
+            echo(f"  {path}")
+
+
+def _record_meant(fabric: str) -> FabricRecord:
+    """Returns the record of the fabric of that name, running or stopped, or of the only one.
+
+    Raises:
+        FabricError: there is none, or several are.
+    """
+    entry = registry.find(fabric) if fabric else None
+    if entry is None and (fabric or not registry.running()):
+        found = [each for each in stopped() if fabric in ("", each.name)]
+        if len(found) == 1:
+            record = FabricRecord.load(found[0].directory)
+            if record is not None:
+                return record
+    entry = entry or running(fabric)
+    record = FabricRecord.load(entry.directory)
+    if record is None:
+        raise FabricError(f"{entry.directory} holds no fabric: it has no {registry.FABRIC_FILE}")
+    return record
+
+
+def _directories(record: FabricRecord, names: list[str]) -> dict[str, Path]:
+    """Returns the data directories of the named instances; with no name, of all that have one on
+    this host.
+
+    Raises:
+        FabricError: an instance is unknown, or has no data here.
+    """
+    settings = FabricSettings.from_json(record.settings)
+    known = {each.name: data_directory(record, each) for each in settings.instances}
+    for name in names:
+        if name not in known:
+            raise FabricError(
+                f"fabric {record.name} has no instance {name}: it has {', '.join(known)}"
+            )
+        if not known[name].is_dir():
+            raise FabricError(
+                f"{name} has no data in {known[name]} on this host: run this on its own"
+            )
+    found = {name: known[name] for name in names or known if known[name].is_dir()}
+    if not found:
+        raise FabricError(f"no instance of fabric {record.name} has data on this host")
+    return found
+
+
+def _made(directory: Path, place: Path, record: FabricRecord) -> tuple[str, BackupManifest]:
+    def rows() -> Iterator[Row]:
+        os.nice(NICENESS)
+        return make_backup(directory.absolute(), place.absolute(), record.name, record.to_json())
+
+    *_, last = read_separately(rows, str(directory))
+    path = str(last["backup"])
+    return path, BackupManifest.of(last["manifest"], path)
+
+
+def _described(manifest: BackupManifest) -> str:
+    return (
+        f"{manifest.messages:,} messages up to transaction {manifest.last_txid}, "
+        f"{size_text(manifest.size_bytes)} in {len(manifest.files)} files"
+    )
+
+
+def restore_command(
+    backups: Annotated[
+        list[Path],
+        typer.Argument(metavar="BACKUP…", help="Directories that `raylay backup` made."),
+    ],
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            help="The data directory to make, in place of the one that the fabric's record, or "
+            "else the backup, says."
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Move the data that is there aside.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing: read and verify the backups.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object for each backup.")
+    ] = False,
+) -> None:
+    """Make the data directories of instances from backups. The instances must be down: begin them
+    with `raylay up`, or `raylay restart` if their fabric runs, and they take from their peers what
+    is newer than the backup."""
+    if directory is not None and len(backups) > 1:
+        raise FabricError("--directory is the place of one backup: give one")
+    # All are checked before the first one changes something.
+    manifests = {path: check_backup(path) for path in backups}
+    if not check:
+        names = [(each.fabric, each.instance) for each in manifests.values()]
+        twice = sorted({name for fabric, name in names if names.count((fabric, name)) > 1})
+        if twice:
+            raise FabricError(f"{twice[0]} has several of these backups: give one")
+    for path, manifest in manifests.items():
+        if check:
+            _tell(path, manifest, None, as_json)
+            continue
+        target = _target(manifest, directory)
+        try:
+            done = restore(path, manifest, target, force=force)
+        except StorageLocked as error:
+            raise StorageLocked(
+                f"{manifest.instance} runs: {error}; nothing was changed", error.path
+            ) from None
+        if directory is None:
+            _restore_record(path, manifest)
+        _tell(path, manifest, done, as_json)
+
+
+def _target(manifest: BackupManifest, directory: Path | None) -> RestoreTarget:
+    """Returns the place of the instance: as the fabric's record says, or else the backup."""
+    record = _record_of(manifest)
+    place = Path(manifest.directory)
+    generation = 0
+    if record is not None:
+        settings = FabricSettings.from_json(record.settings)
+        for instance in settings.instances:
+            if instance.name == manifest.instance:
+                place = data_directory(record, instance)
+                move = record.moves.get(instance.name)
+                generation = move.generation if move is not None else 0
+    return RestoreTarget((directory or place).absolute(), generation)
+
+
+def _record_of(manifest: BackupManifest) -> FabricRecord | None:
+    """Returns the record of the backup's fabric, running or stopped; None: it is not known here."""
+    entry = registry.find(manifest.fabric)
+    places = [Path(entry.directory)] if entry is not None else []
+    places += [each.directory for each in stopped() if each.name == manifest.fabric]
+    for place in [*places, Path(manifest.directory).parent]:
+        record = FabricRecord.load(place)
+        if record is not None and record.name == manifest.fabric:
+            return record
+    return None
+
+
+def _restore_record(backup: Path, manifest: BackupManifest) -> None:
+    """Writes the record of the fabric where that is lost, too."""
+    path = backup / RECORD_FILE
+    if _record_of(manifest) is not None or not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    home = Path(FabricRecord.from_json(text, str(path)).directory)
+    if home.is_dir():
+        write_durably(home / RECORD_FILE, text.encode())
+
+
+def _tell(path: Path, manifest: BackupManifest, done: RestoreResult | None, as_json: bool) -> None:
+    moved = () if done is None else done.moved
+    if as_json:
+        values: Row = {"backup": str(path), **manifest.as_json()}
+        values["restored"] = str(done.directory) if done is not None else None
+        values["moved"] = {str(before): str(aside) for before, aside in moved}
+        echo_json(values)
+        return
+    echo(f"{manifest.instance} of {manifest.time}: {_described(manifest)}: sound")
+    for before, aside in moved:
+        echo(f"  {before} was moved to {aside}")
+    if done is not None:
+        echo(f"  restored: {done.directory}")
+        if registry.find(manifest.fabric) is not None:
+            echo(f"  next: raylay restart {manifest.instance}")
+        else:
+            record = _record_of(manifest)
+            home = done.directory.parent if record is None else record.directory
+            echo(f"  next: raylay up {shlex.quote(str(home))}")
