@@ -97,6 +97,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Restart instances one after the other while clients go on, each one when every link of "
         "the one before has caught up.",
     ),
+    "stop": (
+        f"{_COMMANDS}.maintenance:stop",
+        "Stop one instance until `raylay start` while clients go on: they fail over, and nobody "
+        "waits for it.",
+    ),
+    "start": (
+        f"{_COMMANDS}.maintenance:start",
+        "Start an instance that `raylay stop` stopped, and return when it has caught up.",
+    ),
     "relocate": (
         f"{_COMMANDS}.admin:relocate",
         "Move an instance to another node of its region: it gets a new data directory, filled "

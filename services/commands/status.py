@@ -61,12 +61,13 @@ def status(
     http: HttpOption = None,
 ) -> None:
     """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
-    if an instance is not ready.
+    if an instance is neither ready nor stopped by `raylay stop`.
 
     With --json an object a fabric and line, with --watch an object a change. The columns:
 
     \b
-    state        ready, or what it does or waits for instead
+    state        ready, or what it does or waits for instead; stopped: by
+                 `raylay stop`
     clients      connections to it now
     messages     that it ever logged; notes: its own entries between them
     destination  an instance, or one of several, that gets what this one logs
@@ -99,7 +100,7 @@ def status(
         with controlled("", http) as named:
             found = named.status()
         print_status(found, as_json)
-        if not all(instance["ready"] for instance in found["instances"]):
+        if not all(map(is_as_meant, found["instances"])):
             raise typer.Exit(1)
         return
     entries = all_running(fabric)
@@ -119,7 +120,7 @@ def status(
             whole = False
             continue
         print_status(found, as_json)
-        whole &= all(instance["ready"] for instance in found["instances"])
+        whole &= all(map(is_as_meant, found["instances"]))
     for each in idle if not as_json else ():
         echo(
             f"fabric {each.name} is stopped; its data is in {each.directory}: start it with "
@@ -314,6 +315,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
     instances = found["instances"]
     return [
         *head_lines(instances),
+        *stopped_lines(instances),
         *disconnected_lines(instances),
         *unavailable_lines(instances),
         *front_log_lines(instances),
@@ -323,6 +325,20 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         *slow_client_lines(instances),
         *action_lines(instances),
         *left_over_lines(found.get("left_over", [])),
+    ]
+
+
+def is_as_meant(instance: dict[str, Any]) -> bool:
+    """Returns whether an instance is ready, or was stopped on purpose."""
+    return bool(instance["ready"] or instance.get("is_stopped"))
+
+
+def stopped_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Returns a line for each instance that `raylay stop` stopped."""
+    return [
+        f"{instance['name']} is stopped: `raylay start {instance['name']}` starts it"
+        for instance in instances
+        if instance.get("is_stopped")
     ]
 
 

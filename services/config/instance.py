@@ -80,6 +80,8 @@ class DestinationConfig:
         authenticators: modules that make the link's credentials at each of the addresses, where
             they differ: one for each address, None for an address at which the link sends none.
             `authenticator` is then for a connection that the other side made.
+        starts_downgraded: whether the instance begins with this destination downgraded by hand,
+            because the servers of the destination are stopped on purpose.
     """
 
     name: str
@@ -108,6 +110,7 @@ class DestinationConfig:
     tls: TlsConfig | None = None
     authenticator: ModuleConfig | None = None
     authenticators: tuple[ModuleConfig | None, ...] = ()
+    starts_downgraded: bool = False
 
     def authenticator_of(self, server: int) -> ModuleConfig | None:
         """Returns the link's credentials for one of the servers, by its place in `addresses`."""

@@ -11,7 +11,7 @@ they are needed most then. What starts, ends or moves instances needs the head.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -96,6 +96,7 @@ class InterfaceFabric:
         settings: the fabric's settings; None: not known.
         peers_of: an interface that passes requests on to its peers, for instances that have no
             entry in `interfaces`; None: there is none.
+        stopped: instances that `raylay stop` stopped, so that it is no fault if they are silent.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class InterfaceFabric:
         settings: FabricSettings | None = None,
         peers_of: InterfaceClient | None = None,
         peers: Sequence[str] = (),
+        stopped: Collection[str] = (),
     ) -> None:
         self.name = name
+        self._stopped = stopped
         self._interfaces = interfaces
         self._settings = settings
         self._peers_of = peers_of
@@ -151,6 +154,8 @@ class InterfaceFabric:
         try:
             told = self._get(name, "raylay/status.json")
         except FabricError as error:
+            if name in self._stopped:
+                return {**base, "phase": "stopped", "reason": "", "is_stopped": True}
             return {**base, "phase": "unknown", "reason": str(error)}
         if not isinstance(told, dict):
             return {**base, "phase": "unknown", "reason": f"{name} tells no status"}
@@ -324,7 +329,9 @@ def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:
             f"{entry.name} has an administrator's interface, which needs none: {HOW_TO_HAVE_ONE}. "
             "Wait until the head is back; clients do not need it"
         )
-    return InterfaceFabric(entry.name, found, settings), len(found)
+    record = FabricRecord.load(entry.directory)
+    stopped = record.stopped if record is not None else ()
+    return InterfaceFabric(entry.name, found, settings, stopped=stopped), len(found)
 
 
 def known_interfaces(entry: RegistryEntry) -> tuple[FabricSettings, dict[str, InterfaceClient]]:

@@ -49,6 +49,7 @@ from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
 from raylay.services.fabric.lifecycle import FabricLifecycle, running_record
+from raylay.services.fabric.maintenance import FabricMaintenance
 from raylay.services.fabric.plan import FabricChanges
 from raylay.services.fabric.records.record import OrphanedDirectory
 from raylay.services.fabric.relocation import Relocation
@@ -172,6 +173,8 @@ class Fabric:
         self._clients = FabricClients(handle)
         self._lifecycle = FabricLifecycle(handle, control, instances, self._clients)
         self._rollout = Rollout(handle, control, instances)
+        self.maintenance = FabricMaintenance(handle, control, instances)
+        """Stops single instances on purpose, and starts them again."""
         self._relocator = Relocator(handle, control, instances)
         self._nodes = NodeCalls(handle)
 
@@ -467,14 +470,7 @@ class Fabric:
         Raises:
             FabricError: the fabric is not started.
         """
-        settings, record = self.handle.known()
-        found = []
-        for instance in settings.instances:
-            address = plan.admin_address(settings, record, instance)
-            interface = plan.instance_config(settings, record, instance).interface
-            if address and interface is not None:
-                found.append(f"{'https' if interface.tls else 'http'}://{address}/")
-        return found
+        return plan.consoles(*self.handle.known())
 
     def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
         """Returns a client of one group's instances, not connected yet: use it with `async with`.

@@ -41,6 +41,7 @@ from raylay.services.fabric.plan import (
     data_directory,
     instance_config,
 )
+from raylay.services.fabric.planned_stop import links_at_rest
 from raylay.services.fabric.records.orphans import orphaned_directories
 from raylay.services.fabric.records.record_store import (
     entry_of,
@@ -51,6 +52,8 @@ from raylay.services.fabric.relocation import away_since
 from raylay.services.fabric.transports import check_files
 from raylay.services.security.control import Caller
 
+RESTING = "stopped by `raylay stop`"
+"""Reason for which a link is not connected whose destination is stopped."""
 LOOK_S_MAX = 0.25
 """Most time between two looks at instances that have not been ready, or caught up, for seconds."""
 
@@ -180,6 +183,30 @@ class InstanceHandles:
         if actor is not None:
             ray_module().kill(actor, no_restart=True)
 
+    def end_gracefully(
+        self, name: str, caller: Caller | None, call: str, timeout_s: float, **details: Any
+    ) -> None:
+        """Ends the actor of an instance for good, if it has one. The instance first commits and
+        sends the messages that it has received, and tells its clients that it ends.
+
+        Args:
+            caller: identity of the user that ends the instance; None: none is asked for.
+            call: name of the control call for which the instance ends; `details` are the names in
+                its path.
+
+        Raises:
+            FabricError: it refuses.
+        """
+        actor = self._handle.actor(name)
+        if actor is None:
+            return
+        state = actor_state(actor)
+        if state.get("state") == "ALIVE":
+            self._control.stop_gracefully(actor, caller, call, **details)
+        self.end(name)
+        if is_here(str(state.get("node") or "")):
+            await_process_end(int(state.get("pid") or 0), timeout_s)
+
     def renew_addresses(self) -> None:
         """Writes down where nodes are that came back with another address: clients look there."""
         settings, record = self._handle.known()
@@ -198,16 +225,23 @@ class InstanceHandles:
         record.settled = [instance.name for instance in settings.instances]
         self._handle.keep(record)
         for instance in settings.instances:
-            self.write_config(instance)
+            if instance.name not in record.stopped:
+                self.write_config(instance)
 
     # -- asking ------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         """Returns every instance's own `status`, or why it cannot be asked."""
         settings, record = self._handle.known()
+        found = self.statuses([instance.name for instance in settings.instances])
+        resting = links_at_rest(settings, record.stopped)
+        for status in found:
+            for name, destination in status.get("destinations", {}).items():
+                if (status["name"], name) in resting and not destination.get("connected"):
+                    destination["why"] = RESTING
         return {
             "fabric": self._handle.name,
             "directory": record.directory,
-            "instances": self.statuses([instance.name for instance in settings.instances]),
+            "instances": found,
             "left_over": orphaned_directories(record, settings),
         }
 
@@ -215,7 +249,7 @@ class InstanceHandles:
         self, names: Iterable[str], timeout_s: float = STATUS_TIMEOUT_S
     ) -> list[dict[str, Any]]:
         """Returns the status of each of these instances, or why it cannot be asked."""
-        settings, _ = self._handle.known()
+        settings, record = self._handle.known()
         ray = ray_module()
         asked: dict[str, Any] = {}
         for name in names:
@@ -227,8 +261,11 @@ class InstanceHandles:
         found: list[dict[str, Any]] = []
         for name, ref in asked.items():
             base = {"name": name, "group": settings.instance(name).group, "ready": False}
+            is_stopped = name in record.stopped
             if ref is None:
-                found.append({**base, "phase": "stopped", "reason": "no such actor runs"})
+                reason = "" if is_stopped else "no such actor runs"
+                told = {"phase": "stopped", "reason": reason, "is_stopped": is_stopped}
+                found.append({**base, **told})
                 continue
             try:
                 told = ray.get(ref, timeout=0)
@@ -241,6 +278,9 @@ class InstanceHandles:
                     found.append({**base, "phase": "unknown", "reason": str(silent)})
                     continue
                 reason = first_line(error)
+                if is_stopped and state.get("state") in (None, "DEAD"):
+                    found.append({**base, "phase": "stopped", "reason": "", "is_stopped": True})
+                    continue
                 phase = str(state.get("state", "unknown")).lower()
                 away = self.host_away(name) if phase != "alive" else ""
                 if away:
@@ -287,7 +327,7 @@ class InstanceHandles:
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         progress: Callable[[str], None] = ignore_progress,
     ) -> None:
-        """Waits until one instance, or every one, admits clients.
+        """Waits until one instance, or every one that is not stopped, admits clients.
 
         Args:
             progress: called with the number of instances that do so, as text, when it changes.
@@ -295,8 +335,9 @@ class InstanceHandles:
         Raises:
             FabricError: an instance did not within `timeout_s`; the error names it and its reason.
         """
-        settings, _ = self._handle.known()
-        waiting = [name] if name is not None else [i.name for i in settings.instances]
+        settings, record = self._handle.known()
+        running = [each.name for each in settings.instances if each.name not in record.stopped]
+        waiting = [name] if name is not None else running
         count = len(waiting)
         pauses_s = _pauses_s()
         deadline_s = time.monotonic() + timeout_s
@@ -330,7 +371,8 @@ class InstanceHandles:
         """Waits until every destination has caught up: from then on clients may fail over.
 
         Args:
-            only: (instance, destination) of each destination to wait for; None: all.
+            only: (instance, destination) of each destination to wait for; None: all but those that
+                are at rest because an instance is stopped.
             progress: called with the number of destinations that have not caught up, as text, when
                 it changes.
 
@@ -338,6 +380,8 @@ class InstanceHandles:
             FabricError: a destination has not within `timeout_s`; the error names it and its
                 reason.
         """
+        settings, record = self._handle.known()
+        resting = links_at_rest(settings, record.stopped)
         deadline_s = time.monotonic() + timeout_s
         told = -1
         pauses_s = _pauses_s()
@@ -345,8 +389,14 @@ class InstanceHandles:
             missing = [
                 f"{status['name']} to {name}: {found.get('why') or 'not caught up'}"
                 for status in self.status()["instances"]
+                if only is not None or status["name"] not in record.stopped
                 for name, found in status.get("destinations", {"": {}}).items()
-                if not found.get("caught_up") and (only is None or (status["name"], name) in only)
+                if not found.get("caught_up")
+                and (
+                    (status["name"], name) not in resting
+                    if only is None
+                    else (status["name"], name) in only
+                )
             ]
             if not missing:
                 return
@@ -429,12 +479,14 @@ class InstanceHandles:
             call: name of the control call for which the instance is restarted.
 
         Raises:
-            FabricError: it did not become ready within `timeout_s`, or refuses.
+            FabricError: it did not become ready within `timeout_s`, is stopped, or refuses.
         """
         self._handle.refresh()
         self.renew_addresses()
-        settings, _ = self._handle.known()
+        settings, record = self._handle.known()
         instance = settings.instance(name)
+        if name in record.stopped:
+            raise FabricError(f"instance {name} is stopped: `raylay start {name}` starts it")
         actor = self._handle.actor(name)
         if actor is None:
             self.launch(instance)

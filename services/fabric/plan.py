@@ -35,6 +35,7 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.cluster.nodes import NodePlace
 from raylay.services.fabric.files import write_private_text
 from raylay.services.fabric.observability import log_options, tracing_options
+from raylay.services.fabric.planned_stop import links_at_rest
 from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.records.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
@@ -75,6 +76,8 @@ class FabricRecord:
             highest number counts.
         starting: instances that were declared while the fabric ran and have not come up yet.
         key: key by which the fabric's instances know one another (services/protocol/link/proof.py).
+        stopped: instances that `raylay stop` has stopped: they stay so until `raylay start`, or
+            until the fabric is started again.
     """
 
     name: str
@@ -90,6 +93,7 @@ class FabricRecord:
     number: int = 0
     starting: list[str] = field(default_factory=list)
     key: str = ""
+    stopped: list[str] = field(default_factory=list)
 
     def save(self, directory: Path | None = None) -> None:
         """Writes the record into the fabric's directory, or as a copy into another directory, whole
@@ -258,7 +262,9 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
         # Whom it tells of itself is for its next start: a new instance restarts nobody.
         config = replace(instance_config(settings, wanted, instance), announce_to=())
         runs_with = replace(instance_config(before, running, old), announce_to=())
-        if instance.name in running.restarting or config != runs_with:
+        # A stopped one is given its configuration when it is started.
+        is_changed = instance.name in running.restarting or config != runs_with
+        if is_changed and instance.name not in running.stopped:
             restarted.append(instance.name)
     return FabricChanges(tuple(started), tuple(restarted))
 
@@ -345,6 +351,17 @@ def admin_address(
     return declared.advertised or f"{_shown(declared.host or instance.host)}:{port}"
 
 
+def consoles(settings: FabricSettings, record: FabricRecord) -> list[str]:
+    """Returns the URLs of the instances' consoles, in the order declared."""
+    found = []
+    for instance in settings.instances:
+        address = admin_address(settings, record, instance)
+        interface = instance_config(settings, record, instance).interface
+        if address and interface is not None:
+            found.append(f"{'https' if interface.tls else 'http'}://{address}/")
+    return found
+
+
 def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
     """`servers` and `group` for a Client, in the order declared.
 
@@ -423,6 +440,7 @@ def instance_config(
     transports = TransportPlanner(settings, record.directory, instance)
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
+    at_rest = links_at_rest(settings, record.stopped)
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
@@ -436,6 +454,7 @@ def instance_config(
                 destination,
                 excluded[instance.name, destination.name],
                 transports.dialling(destination.tls, destination.to),
+                is_at_rest=(instance.name, destination.name) in at_rest,
             )
             for destination in instance.destinations
         ),
@@ -555,6 +574,8 @@ def _destination_config(
     destination: DestinationSettings,
     excluded: frozenset[str],
     tls: TlsConfig | None,
+    *,
+    is_at_rest: bool,
 ) -> DestinationConfig:
     addresses: list[str] = []
     clients: list[str] = []
@@ -576,6 +597,7 @@ def _destination_config(
             "server_names": server_names(destination),
             "topics": topic_rules(settings, instance, destination, excluded),
             "tls": tls,
+            "starts_downgraded": is_at_rest,
             "authenticator": module(destination.authenticator, record.directory),
             "authenticators": tuple(
                 module(each, record.directory) for each in destination.authenticators

@@ -18,10 +18,7 @@ from raylay.services.fabric.cluster.ray_access import (
     START_TIMEOUT_S_DEFAULT,
     STATUS_TIMEOUT_S,
     HeadSilent,
-    actor_state,
-    await_process_end,
     dead_nodes,
-    is_here,
     living_nodes,
     ray_module,
 )
@@ -67,6 +64,11 @@ class Relocator:
         self._handle.refresh()
         settings, record = self._handle.known()
         instance = settings.instance(name)
+        if name in record.stopped:
+            raise FabricError(
+                f"instance {name} is stopped, and not moved: `raylay start {name}` starts it; if "
+                "its host is lost, move it then"
+            )
         statuses = self._instances.statuses([each.name for each in settings.instances])
         alive = relocation.seen_alive(name, statuses)
         filled_by = relocation.sources(settings, name, statuses)
@@ -102,6 +104,7 @@ class Relocator:
         gone_ms = {
             name: relocation.gone_since_ms(place, living, dead)
             for name, place in record.nodes.items()
+            if name not in record.stopped
         }
         now_ms = time.time_ns() // 1_000_000
         names = relocation.due(gone_ms, now_ms, settings.relocate_after_ms)
@@ -160,17 +163,8 @@ class Relocator:
         )
 
     def _end_for_good(self, name: str, timeout_s: float) -> None:
-        actor = self._handle.actor(name)
-        if actor is None:
-            return
-        state = actor_state(actor)
-        if state.get("state") == "ALIVE":
-            self._control.stop_gracefully(
-                actor, self._control.caller_for(name), "place", moved=name
-            )
-        self._instances.end(name)
-        if is_here(str(state.get("node") or "")):
-            await_process_end(int(state.get("pid") or 0), timeout_s)
+        caller = self._control.caller_for(name)
+        self._instances.end_gracefully(name, caller, "place", timeout_s, moved=name)
 
     def _move(
         self,

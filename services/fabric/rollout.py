@@ -24,6 +24,7 @@ from raylay.services.fabric.plan import (
     bring_up_to_date,
     changes,
 )
+from raylay.services.fabric.planned_stop import links_between
 from raylay.services.fabric.relocation import with_moves
 
 
@@ -154,7 +155,16 @@ class Rollout:
         named = list(names)
         for name in named:
             handle.declared.instance(name)
-        wanted = named or [instance.name for instance in handle.declared.instances]
+        stopped = handle.known()[1].stopped
+        resting = [name for name in named if name in stopped]
+        if resting:
+            raise FabricError(
+                f"{', '.join(resting)}: stopped, so nothing was restarted: `raylay start "
+                f"{resting[0]}` starts it with the release that is installed"
+            )
+        wanted = named or [
+            instance.name for instance in handle.declared.instances if instance.name not in stopped
+        ]
         self._control.authorize(wanted, "restart")
         down = [status["name"] for status in instances.statuses(named) if not status["ready"]]
         for name in down:
@@ -179,5 +189,4 @@ class Rollout:
         settings, _ = self._handle.known()
         statuses = self._instances.statuses([each.name for each in settings.instances])
         ready = {status["name"] for status in statuses if status["ready"]}
-        ends = [(each, to, {each.name, *to.to}) for each, to in settings.links()]
-        return [(each.name, to.name) for each, to, both in ends if name in both and both <= ready]
+        return links_between(settings, name, ready)

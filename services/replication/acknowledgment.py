@@ -161,7 +161,7 @@ class DestinationLedger:
         those that it lacked at the connect, and those that a client published here again and that
         are not routed there because they first came from elsewhere."""
         self.router = Router(destination, contents)
-        self.sync = destination.sync
+        self.sync = destination.sync and not destination.starts_downgraded
         """Whether persisted acks wait for this destination now."""
         self.incarnation = incarnation
         """Incarnation of the server to which the link connected last; 0 while unknown."""
@@ -190,7 +190,7 @@ class DestinationLedger:
         self.further_on = False
         self.downgrade_refused = False
         self.downgraded_at_us = 0
-        self.downgraded_by_hand = False
+        self.downgraded_by_hand = destination.sync and destination.starts_downgraded
         """Whether an operator downgraded the destination. Its age then never upgrades it; only an
         operator or a restart of the instance does."""
         self._ages = AgeLog()

@@ -51,6 +51,8 @@ class DestinationRoute:
         waits, waits_for: whether the link also uses a connection from a server that is not among
             those it dials: one with a name in `waits_for`; with an empty `waits_for`, the server
             named as the destination, else any of the group that no other destination names.
+        starts_downgraded: whether the instance begins with this destination downgraded by hand,
+            because the servers of the destination are stopped on purpose.
     """
 
     name: str
@@ -68,6 +70,7 @@ class DestinationRoute:
     wide_ip: bool = False
     waits: bool = False
     waits_for: tuple[str, ...] = ()
+    starts_downgraded: bool = False
 
     @property
     def has_several_servers(self) -> bool:

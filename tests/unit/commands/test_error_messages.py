@@ -50,6 +50,8 @@ GIVEN = {
     "action": "here-1 instance/admit F",
     "admit": "here-1 F",
     "restart": "F",
+    "stop": "here-1 F",
+    "start": "here-1 F",
     "relocate": "here-1 F",
     "watch": "F",
     "events": "F",

@@ -56,11 +56,12 @@ class Attached:
         pass
 
     def status(self) -> dict[str, Any]:
-        ready = self.name != "torn"
+        ready = self.name not in ("torn", "resting")
         instance: dict[str, Any] = {
             "name": f"{self.name}-1",
             "group": "near",
-            "phase": "" if ready else "catching_up",
+            "phase": {"torn": "catching_up", "resting": "stopped"}.get(self.name, ""),
+            "is_stopped": self.name == "resting",
             "reason": "",
             "ready": ready,
         }
@@ -342,3 +343,10 @@ def test_views_are_named_that_are_out_of_service_built_or_behind() -> None:
         "a: view json/built is 42 % built",
         "a: view json/late has 12,000 updates to apply",
     ]
+
+
+def test_one_that_was_stopped_on_purpose_is_no_failure(place: Path) -> None:
+    runs(place, "resting")
+    found = CliRunner().invoke(app, ["status"])
+    assert found.exit_code == 0, found.output
+    assert "resting-1 is stopped: `raylay start resting-1` starts it" in found.output

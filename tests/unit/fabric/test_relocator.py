@@ -146,6 +146,13 @@ def test_who_is_refused_is_where_it_was(
         assert east.record.moves == moves
 
 
+def test_one_that_was_stopped_on_purpose_is_not_moved(east: Noted) -> None:
+    east.record.stopped = ["east-1"]
+    with pytest.raises(FabricError, match="`raylay start east-1`"):
+        east.relocator.relocate("east-1")
+    assert east.calls == []
+
+
 def test_that_another_one_was_just_moved_is_no_reason_to_wait(east: Noted) -> None:
     """A host is lost with all that ran there: they are moved one behind the other."""
     now_us = time.time_ns() // 1000

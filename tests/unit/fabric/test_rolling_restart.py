@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +21,13 @@ class Rolling:
         self.declared = FabricBuilder("rolling").region("east", instances=3).settings()
         self.ready = {each.name for each in self.declared.instances} - set(down)
         self.away = away
+        self.stopped: list[str] = []
         self.log: list[str] = []
         parts: Any = self
         self.rollout = Rollout(parts, parts, parts)
 
     def known(self) -> Any:
-        return self.declared, None
+        return self.declared, SimpleNamespace(stopped=self.stopped)
 
     def authorize(self, names: Iterable[str], call: str) -> None: ...
 
@@ -88,3 +90,13 @@ def test_one_whose_host_is_away_is_not_waited_for() -> None:
     with pytest.raises(FabricError, match="east-2 is not restarted: its host h is away: start"):
         roll(fabric, "east-2")
     assert fabric.log == []
+
+
+def test_one_that_is_stopped_is_passed_over_and_not_started_by_name() -> None:
+    fabric = Rolling()
+    fabric.stopped = ["east-2"]
+    with pytest.raises(FabricError, match="`raylay start east-2`"):
+        roll(fabric, "east-1", "east-2")
+    assert fabric.log == []
+    found = [step for step in roll(fabric) if step.startswith("restart")]
+    assert found == ["restart east-1", "restart east-3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -178,3 +179,11 @@ def test_what_only_a_server_held_is_owed_until_a_resync_with_another_one_passes_
     assert unacked(found, UNAWAITED) == [(1, 3), (5, 6)]
     assert not found.resync_ended(), "once"
     assert list(found.unsure.of(P)) == [(3, 3)], "of what this one holds nobody knows more"
+
+
+def test_a_destination_whose_servers_are_stopped_begins_downgraded_by_hand() -> None:
+    resting = DestinationRoute("d", "g", True, addresses=("d",), starts_downgraded=True)
+    found = DestinationLedger(resting)
+    assert not found.sync and found.downgraded_by_hand
+    found = DestinationLedger(replace(resting, sync=False))
+    assert not found.sync and not found.downgraded_by_hand, "there is nothing to upgrade"
