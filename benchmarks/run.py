@@ -38,6 +38,8 @@ from neighbour import NAMES as NEIGHBOUR
 from neighbour import neighbour
 from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from pipeline_lag import pipeline_lag
+from pipeline_network import NAMES as NETWORK
+from pipeline_network import pipeline_network
 from publishers import NAMES as PUBLISHERS
 from publishers import many_publishers
 from queries import FILTERED, HOLES, holes, publish_filtered, queries
@@ -147,6 +149,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         "",
     ),
     (("pipeline_audit", "pipeline_audit_s"), pipeline_audit, ""),
+    (NETWORK, pipeline_network, ""),
     (PUBLISHERS, many_publishers, ""),
     (FILTERS, filters, ""),
     (FILTERED_LIVE, filtered_live, ""),
