@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
+from typer.testing import CliRunner
 
+from raylay.services.cli import app
 from raylay.services.client import Client as AsyncClient
+from raylay.services.client import SyncClient
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.ranges import PublisherRanges
@@ -141,3 +147,28 @@ def test_clients_name_ask_for_and_drop_readers(servers: Servers, tmp_path: Path)
                 await client.readers.tell("a\nb", "orders", PublisherRanges())
 
     asyncio.run(run())
+
+
+def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> None:
+    server = started(servers, tmp_path)
+
+    def raylay(*arguments: str) -> str:
+        with ThreadPoolExecutor(1) as aside:
+            command = ("reader", *arguments, "--server", server.address)
+            done = aside.submit(CliRunner().invoke, app, command).result()
+        assert done.exit_code == 0, (done.output, done.exception)
+        return str(done.stdout)
+
+    with SyncClient("desk", [server.address]) as client:
+        for number in range(3):
+            client.publish("orders", b'{"n": %d}' % number)
+        client.flush()
+        client.readers.tell("lake", "orders", PublisherRanges(), expires_s=90)
+    assert re.fullmatch(
+        r"lake  orders  3 messages behind, heard of \d s ago, expires after 90 s\n", raylay("list")
+    )
+    (found,) = json.loads(raylay("list", "--json"))
+    assert (found["name"], found["topic"], found["behind"]) == ("lake", "orders", 3)
+    assert raylay("drop", "lake") == f"{server.config.name} keeps nothing for reader lake\n"
+    assert raylay("list") == f"{server.config.name} has no named readers\n"
+    assert json.loads(raylay("list", "--json")) == []
