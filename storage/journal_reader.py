@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, StorageError
-from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
 from raylay.storage.front import Blocks, FrontReader
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
@@ -46,6 +46,18 @@ LISTINGS_MAX = 64
 def _is_live(segment: OpenSegment) -> bool:
     """Returns whether the writer still appends to a segment: it is renamed when it is sealed."""
     return segment.file.suffix == ".live" and os.path.exists(segment.file.path)
+
+
+def _part_of(ranges: list[Range], begin: int, end: int) -> list[Range]:
+    """Returns the sequences at the positions from `begin` up to `end`, exclusive."""
+    found = []
+    at = 0
+    for first, last in ranges:
+        low, high = max(begin, at), min(end, at + last - first + 1)
+        if low < high:
+            found.append((first + low - at, first + high - at - 1))
+        at += last - first + 1
+    return found
 
 
 class FrontSource(Protocol):
@@ -372,6 +384,21 @@ class LmdbJournalReader:
             found.append(run)
             if len(found) >= runs_max:
                 break
+        return found
+
+    def held_within(self, after_txid: int, last_txid: int) -> PublisherRanges:
+        """Returns the sequences of the records behind `after_txid` up to and including
+        `last_txid`, from the headers of the runs."""
+        found = PublisherRanges()
+        for _, _, (_, run, ranges) in self._headers(after_txid + 1):
+            if run.first_txid > last_txid:
+                break
+            skipped = max(0, after_txid + 1 - run.first_txid)
+            kept = min(run.count, last_txid - run.first_txid + 1)
+            if skipped or kept < run.count:
+                ranges = _part_of(ranges, skipped, kept)
+            if ranges:
+                found.add_ranges(run.publisher, ranges)
         return found
 
     # -- look-up -----------------------------------------------------------------------------

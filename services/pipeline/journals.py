@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from raylay.services.errors import ConfigurationError, CorruptRecord, StorageErr
 from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_directory
 from raylay.services.fabric.records import registry
 from raylay.services.messages.bookmarks import Point, parse_position
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.pipeline.selection import time_us_of
 from raylay.services.pipeline.tables.predicates import Predicate
@@ -405,12 +406,14 @@ class JournalStretch:
     Attributes:
         read, read_txid: the name under which the whole read is registered, and the transaction id
             from which retention waits for it; empty: retention does not wait.
+        messages: the sequences to read, packed, by publisher; None: all.
     """
 
     place: JournalPlace
     segment: int
     first_txid: int
     last_txid: int
+    messages: tuple[tuple[int, bytes], ...] | None = None
     read: str = ""
     read_txid: int = 0
 
@@ -421,9 +424,14 @@ def plan(
     last_txid: int,
     predicate: Predicate,
     partition_bytes: int = PARTITION_BYTES_DEFAULT,
+    messages: Mapping[int, PublisherRanges | None] | None = None,
 ) -> list[JournalStretch]:
     """Returns the stretches from `after_txid` (exclusive) to `last_txid` that may hold wanted
     records.
+
+    Args:
+        messages: by the first transaction id of each segment: the messages to read of it; None:
+            all of them.
 
     Raises:
         StorageError: a part of them was removed.
@@ -451,7 +459,15 @@ def plan(
             continue
         if predicate.needs_index and number + 1 < len(files) and not _may_hold(file, predicate):
             continue
-        found += _divided(place, file, begin, end, partition_bytes)
+        packed = None
+        if messages is not None:
+            if file.first_txid not in messages:
+                raise _unsettled(place)
+            few = messages[file.first_txid]
+            if few is not None and not few:
+                continue
+            packed = tuple(few.to_wire().items()) if few is not None else None
+        found += _divided(place, file, begin, end, partition_bytes, packed)
     if found:
         name = f"{os.uname().nodename}-{os.getpid()}-{next(_reads)}"
         begins = found[0].first_txid
@@ -474,8 +490,23 @@ def removed(place: JournalPlace, txid: int, first_txid: int | None) -> StorageEr
     )
 
 
+def _unsettled(place: JournalPlace) -> StorageError:
+    error = StorageError(
+        f"the segments of {place.journal} changed again and again during one read: run the query "
+        "again",
+        place.journal,
+    )
+    error.retriable = True
+    return error
+
+
 def _divided(
-    place: JournalPlace, file: SegmentFile, begin: int, end: int, partition_bytes: int
+    place: JournalPlace,
+    file: SegmentFile,
+    begin: int,
+    end: int,
+    partition_bytes: int,
+    messages: tuple[tuple[int, bytes], ...] | None,
 ) -> Iterator[JournalStretch]:
     try:
         size = os.stat(file.path).st_blocks * 512
@@ -491,6 +522,7 @@ def _divided(
             file.first_txid,
             begin + count * piece // pieces,
             begin + count * (piece + 1) // pieces - 1,
+            messages,
         )
 
 
@@ -606,13 +638,7 @@ class StretchReader:
                 return None
             StretchReader.opened_segments += 1
             return segment
-        unsettled = StorageError(
-            f"{stretch.place.journal} changed {LISTINGS_MAX} times during one read: run the "
-            "query again",
-            stretch.place.journal,
-        )
-        unsettled.retriable = True
-        raise unsettled
+        raise _unsettled(stretch.place)
 
     def blocks(self, *, to_the_end: bool = True) -> Iterator[list[tuple[int, bytes]]]:
         """Yields lists of (first transaction id, block), about 4 MiB each, in order.

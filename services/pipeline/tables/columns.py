@@ -25,6 +25,7 @@ from raylay.services.errors import CorruptRecord
 from raylay.services.messages import records
 from raylay.services.messages.records import RECORD_VERSION, RUN_VERSION, Kind, Run
 from raylay.services.pipeline.journals import LostRecords
+from raylay.services.pipeline.tables.message_sets import MessageSelection
 from raylay.services.pipeline.tables.predicates import COMMANDS, FLAGS, Predicate
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Batches:
         on_corrupt: the effect of a damaged run: `stop` raises; `skip` logs it and goes on behind
             it.
         lost: takes what `skip` leaves out.
+        messages: the messages to read; None: all.
     """
 
     def __init__(
@@ -149,8 +151,10 @@ class Batches:
         verify: bool = True,
         on_corrupt: Literal["stop", "skip"] = "stop",
         lost: LostRecords | None = None,
+        messages: MessageSelection | None = None,
     ) -> None:
         self._lost = lost
+        self._messages = messages
         self._instance = instance
         self._segment = segment
         self._columns = tuple(columns)
@@ -281,6 +285,10 @@ class Batches:
             and self._publishers.admits(publisher)
             and self._sequences.meets(first_sequence, last_sequence)
             and self._predicate.wants_flags(flags)
+            and (
+                self._messages is None
+                or self._messages.meets(publisher, first_sequence, last_sequence)
+            )
         ):
             self.runs_passed += 1
             return following
@@ -385,7 +393,7 @@ class Batches:
 
     def _kept(self, headers: Any, txids: Any) -> Any:
         """Marks the rows that may be wanted; None: all of them."""
-        keep = None
+        keep = None if self._messages is None else self._messages.marked(headers)
         for name, values in (
             ("txid", txids),
             ("sequence", headers["sequence"]),

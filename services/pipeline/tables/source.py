@@ -33,6 +33,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.changes.source import (
     ChangeBatchReader,
@@ -66,7 +67,15 @@ from raylay.services.pipeline.tables.catalog import (
 )
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.content import RowFilter, checked_filter, types_at
+from raylay.services.pipeline.tables.copies import (
+    JournalBounds,
+    JournalCopies,
+    StreamCopies,
+    is_one_journal,
+    stretches_of,
+)
 from raylay.services.pipeline.tables.inference import InferredType, infer
+from raylay.services.pipeline.tables.message_sets import MessageSelection
 from raylay.services.pipeline.tables.offsets import (
     StreamBegin,
     another_journal,
@@ -107,6 +116,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_data_loss": ("fail", "go_on"),
     "verify": ("true", "false"),
     "inferschema": ("true", "false"),
+    "copies": ("one", "all"),
 }
 """The values that options may have."""
 SAMPLE_SIZE_DEFAULT = 10_000
@@ -129,6 +139,7 @@ class ReadOptions:
     directory: str = ""
     instance: str = ""
     group: str = ""
+    copies: str = "one"
     archive: str = ""
     columns: str = ""
     topic: str = ""
@@ -381,6 +392,7 @@ class StretchTable:
             verify=options.verify == "true",
             on_corrupt=options.damage,
             lost=lost.add,
+            messages=MessageSelection.of(stretch),
         )
         try:
             with plain_errors():
@@ -478,7 +490,7 @@ class BatchReader(DataSourceReader):
             given_txids("starting", options.starting),
             given_txids("ending", options.ending),
         )
-        found: list[InputPartition] = []
+        bounds: list[JournalBounds] = []
         wanted = options.places()
         if options.topic:
             check_held(options.topic, wanted)
@@ -487,11 +499,12 @@ class BatchReader(DataSourceReader):
             last = last_txid(place, options.damage)
             if options.ending:
                 last = min(last, bound(place, ends, options.ending))
-            found += map(
-                InputPartition,
-                plan(place, after, last, self.table.predicate, options.partition_bytes),
-            )
-        return found
+            bounds.append(JournalBounds(place, after, last))
+        chosen = None
+        if options.copies == "one" and len(bounds) > 1:
+            chosen = JournalCopies(options.damage).chosen(bounds, PublisherRanges())
+        found = stretches_of(bounds, self.table.predicate, options.partition_bytes, chosen)
+        return list(map(InputPartition, found))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one partition; none where nothing is wanted."""
@@ -546,12 +559,14 @@ def _sample(options: ReadOptions, pieces: int) -> Iterator[tuple[pa.RecordBatch,
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. An offset, in Spark's checkpoint, holds for each instance the incarnation of its
     data, the last transaction id that was read, and the numbers that identify that record
-    (`record_told`)."""
+    (`record_told`); where one copy of each message is read, also the messages that were given."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.table = StretchTable(options, schema)
         self._first = StreamBegin()
+        one = options.copies == "one" and not is_one_journal(options.path, options.instance)
+        self._copies = StreamCopies(JournalCopies(options.damage) if one else None)
         self._target: dict[str, int] | None = None
         if options.ending:
             raise ConfigurationError(
@@ -565,10 +580,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self.options.places()
         if self.options.topic:
             check_journaled(self.options.topic, found)
-        made = {
-            place.instance: offset_of(place, bound(place, txids, self.options.starting))
-            for place in found
-        }
+        made = self._copies.begin(
+            {
+                place.instance: offset_of(place, bound(place, txids, self.options.starting))
+                for place in found
+            }
+        )
         self._first.now_is(self.options.starting, made)
         return made
 
@@ -593,6 +610,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._first.is_kept_by(start):
             return start
+        self._copies.check(start)
         places_read: dict[str, JournalPlace] = {}
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
@@ -617,7 +635,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, count in shares(backlogs, wanted).items():
             if count or name not in found:
                 found[name] = offset_of(places_read[name], begins[name] + count)
-        return found
+        return self._copies.ended(start, found, self._bounds)
 
     def _newest(self, place: JournalPlace) -> int:
         return last_txid(place, self.options.damage)
@@ -644,7 +662,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             StorageError: a part of them was removed or replaced, and `on_data_loss` is `fail`.
         """
-        found: list[InputPartition] = []
+        self._copies.check(start)
+        bounds = self._bounds(start, end)
+        chosen = self._copies.chosen(start, bounds)
+        size_bytes = self.options.partition_bytes
+        found = stretches_of(bounds, self.table.predicate, size_bytes, chosen)
+        return list(map(InputPartition, found))
+
+    def _bounds(self, start: dict[str, Any], end: dict[str, Any]) -> list[JournalBounds]:
+        found: list[JournalBounds] = []
         for place in self.options.places():
             if place.instance not in end:
                 continue
@@ -668,10 +694,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     )
                 )
                 after = first - 1
-            found += map(
-                InputPartition,
-                plan(place, after, last, self.table.predicate, self.options.partition_bytes),
-            )
+            found.append(JournalBounds(place, after, last))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
