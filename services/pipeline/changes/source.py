@@ -25,16 +25,9 @@ from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.bookmarks import EPOCH
-from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.pipeline.changes.columns import ChangeColumns, checked_mode
 from raylay.services.pipeline.changes.state import ChangeState, ChangingTopic
-from raylay.services.pipeline.changes.table import (
-    KEY_FIELDS,
-    OLD_VALUE,
-    VALUE,
-    column_names,
-    key_field_values,
-    key_names,
-)
+from raylay.services.pipeline.changes.table import column_names, ddl_of
 from raylay.services.pipeline.journals import (
     WHOLE_SEGMENT_BYTES,
     JournalPlace,
@@ -52,21 +45,10 @@ from raylay.services.pipeline.tables.offsets import (
 )
 from raylay.services.pipeline.tables.option_checks import known_options, whole_number
 from raylay.services.pipeline.tables.predicates import Predicate
-from raylay.services.pipeline.tables.values import CORRUPT_RECORD, BodyParser, misfit_error
+from raylay.services.pipeline.tables.values import CORRUPT_RECORD
 from raylay.services.pipeline.worker_errors import plain_errors
 
 CHANGES = "changes"
-DDL: dict[str, str] = {
-    "txid": "BIGINT",
-    "sequence": "BIGINT",
-    "publisher": "DECIMAL(20,0)",
-    "origin_time": "TIMESTAMP",
-    "receive_time": "TIMESTAMP",
-    "body": "BINARY",
-    "old_body": "BINARY",
-}
-"""Types of columns that are no texts."""
-MODES = ("failfast", "permissive")
 
 
 @dataclass(slots=True)
@@ -118,12 +100,7 @@ class ChangeOptions:
         if name in values:
             values[name] = whole_number(name, values[name])
         made = cls(**values)
-        made.mode = made.mode.lower()
-        if made.mode not in MODES:
-            raise ConfigurationError(
-                f"mode is {made.mode!r}: changes have {' or '.join(MODES)}, because a change that "
-                "is left out makes those behind it wrong"
-            )
+        made.mode = checked_mode(made.mode)
         return made
 
     def topic_read(self) -> ChangingTopic:
@@ -144,16 +121,7 @@ class ChangeOptions:
     def ddl(self) -> list[str]:
         """Returns the columns of the table in DDL."""
         identifiers = self.topic_read().definition.keys
-        parts = []
-        for name in column_names(self.columns, bool(identifiers)):
-            kind = DDL.get(name, "STRING")
-            if name == KEY_FIELDS:
-                inner = ", ".join(f"`{each}`: STRING" for each in key_names(identifiers))
-                kind = f"STRUCT<{inner}>"
-            parts.append(f"`{name}` {kind}")
-        if self.schema:
-            parts += [f"`{name}` STRUCT<{self.schema}>" for name in (VALUE, OLD_VALUE)]
-        return parts
+        return ddl_of(column_names(self.columns, bool(identifiers)), identifiers, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,55 +166,22 @@ class _ChangeTable:
             yield from self._read_in(directory, stretch)
 
     def _read_in(self, directory: str, stretch: ChangeStretch) -> Iterator[pa.RecordBatch]:
+        topic = stretch.topic
         with plain_errors():
-            state = ChangeState(directory, stretch.topic)
-            path = state.rows(stretch.after_txid, stretch.last_txid, stretch.snapshot)
-            types = types_at(stretch.topic.place)
+            path = ChangeState(directory, topic).rows(
+                stretch.after_txid, stretch.last_txid, stretch.snapshot
+            )
+            columns = ChangeColumns(
+                self.arrow_schema,
+                types_at(topic.place),
+                topic.definition.message_type,
+                topic.definition.keys,
+                self.options.mode,
+                self.options.columnnameofcorruptrecord,
+            )
             with pa.ipc.open_stream(str(path)) as rows:
                 for batch in rows:
-                    yield self._shaped(stretch, batch, types)
-
-    def _shaped(
-        self, stretch: ChangeStretch, batch: pa.RecordBatch, types: MessageTypes
-    ) -> pa.RecordBatch:
-        definition = stretch.topic.definition
-        columns = []
-        for wanted in self.arrow_schema:
-            if wanted.name in (VALUE, OLD_VALUE) and pa.types.is_struct(wanted.type):
-                body = "body" if wanted.name == VALUE else "old_body"
-                columns.append(self._values(wanted.type, body, stretch, batch, types))
-            elif wanted.name == KEY_FIELDS:
-                kind = types[definition.message_type]
-                columns.append(key_field_values(kind, definition.keys, batch))
-            else:
-                columns.append(batch[wanted.name])
-        return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
-
-    def _values(
-        self,
-        kind: pa.StructType,
-        name: str,
-        stretch: ChangeStretch,
-        batch: pa.RecordBatch,
-        types: MessageTypes,
-    ) -> pa.Array:
-        parser = BodyParser(kind, types, self.options.columnnameofcorruptrecord)
-        # A row without a body is read as a delete, which needs no value.
-        commands = pa.array(
-            ["publish" if there else "sow_delete" for there in batch[name].is_valid().to_pylist()]
-        )
-        found = parser.read(batch[name], batch["message_type"], commands)
-        if found.refused and self.options.mode == "failfast":
-            row, reason = found.refused[0]
-            txid, key = batch["txid"][row].as_py(), batch["sow_key"][row].as_py()
-            where = f", in the {name} of key {key} at transaction id {txid} of "
-            raise misfit_error(
-                kind,
-                batch["bookmark"][row].as_py() or "that has expired",
-                reason,
-                where + stretch.topic.place.journal,
-            )
-        return found.values
+                    yield columns.shaped(batch, "at transaction id {} of " + topic.place.journal)
 
 
 class ChangeBatchReader(DataSourceReader):

@@ -1,25 +1,16 @@
-"""The directory of a reading of changes: the records of the topic where the next rows begin, and
-the rows of the last micro-batches.
+"""The changes of a SOW topic from the journal of its instance, for one reading of them.
 
-    meta.json       what the directory was made for, and the offset at which the stream began
-    lock            held while the directory is changed
-    topic.lmdb      the records, folded up to a transaction id
-    A-B.arrow       the rows behind transaction id A, up to B
-
-The rows of a stretch are written to their file before the records advance, and a stretch that is
-read again is read from its file: a repeated task, a restarted query and a speculative twin get the
-same rows. Everything else follows from the journal. So a directory that was lost is made again,
-while the journal holds what it is made of.
+The directory of the reading (directory.py) has the topic's records, folded up to a transaction id,
+and rows from one transaction id to another. Everything in it follows from the journal. So a
+directory that was lost is made again, while the journal holds what it is made of.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +19,18 @@ import pyarrow as pa
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.pipeline.changes.directory import ChangeDirectory
 from raylay.services.pipeline.changes.fold import TopicChange, TopicFold
-from raylay.services.pipeline.changes.table import STORED_SCHEMA, row_batches
+from raylay.services.pipeline.changes.table import row_batches
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.server.sow.stored_topics import FINGERPRINT, SOW_FILE, fingerprints
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import TOMBSTONE, VALUE, counts_entry
-from raylay.storage.files import FileLock, make_directory, move_durably, write_text_durably
 from raylay.storage.sow import LmdbSowStore
 from raylay.storage.sow_reading import reading
 
 log = logging.getLogger("raylay.pipeline")
 
-META, LOCK, STORE, ROWS = "meta.json", "lock", "topic.lmdb", ".arrow"
 READ_BYTES = 4 * 1024 * 1024
 """Bytes of the journal that are read at once."""
 PENDING_BYTES = 32 * 1024 * 1024
@@ -110,20 +100,19 @@ class ChangingTopic:
 class ChangeState:
     """See the file's docstring.
 
-    Owner: any process that has the lock. Lifecycle: as long as its query's checkpoint.
+    Owner: any process that has the directory's lock. Lifecycle: as long as its query's checkpoint.
 
     Args:
         directory: is made where there is none.
     """
 
     def __init__(self, directory: str | Path, topic: ChangingTopic) -> None:
-        self.directory = Path(directory)
+        self._directory = ChangeDirectory(directory)
         self._topic = topic
 
     # -- the beginning of a stream ---------------------------------------------------------------
     def begun(self, first: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Returns the offset at which the stream began. Spark asks again after a restart in the
-        first micro-batch, when `now` is another time.
+        """Returns the offset at which the stream began (`ChangeDirectory.begun`).
 
         Args:
             first: returns the offset, if the stream begins now.
@@ -132,31 +121,19 @@ class ChangeState:
             ConfigurationError: the directory is of another topic, or of another life of it.
             StorageError: the records there cannot be made any more.
         """
-        make_directory(self.directory)
-        with FileLock(self.directory / LOCK, wait=True):
-            path = self.directory / META
-            wanted = self._topic.meta()
-            if path.is_file():
-                known: dict[str, Any] = json.loads(path.read_bytes())
-                began: dict[str, Any] = known.pop("began")
-                for name, value in wanted.items():
-                    if known.get(name) != value:
-                        raise ConfigurationError(
-                            f"{self.directory} is the state of another stream ({name} "
-                            f"{known.get(name)}, now {value}): give this one a checkpoint and an "
-                            "option state of its own"
-                        )
-                return began
+
+        def begin() -> dict[str, Any]:
             # Before `now` is asked for, so that the records are not ahead of it.
-            self._drop_store()
+            self._directory.drop_store()
             self._seed()
             offset = first()
             txid = int(offset[self._topic.place.instance]["txid"])
             if self._txid() > txid:
-                self._drop_store()
+                self._directory.drop_store()
             self._check_reaches(self._txid(), txid)
-            write_text_durably(path, json.dumps({**wanted, "began": offset}))
             return offset
+
+        return self._directory.begun(self._topic.meta(), begin)
 
     def _seed(self) -> None:
         """Takes the records from the instance's store, which has them without the journal's
@@ -174,11 +151,11 @@ class ChangeState:
             records = len(entries)
             entries.update(there.entries(name, TOMBSTONE, _behind(TOMBSTONE)))
             entries.update(counts_entry(records, len(entries) - records))
-            with self._opened() as store:
+            with self._directory.opened() as store:
                 store.commit({name: (entries, txid)})
 
     def _txid(self) -> int:
-        with self._opened() as store:
+        with self._directory.opened() as store:
             return store.topic(self._topic.definition.stored_as).txid
 
     def _check_reaches(self, txid: int, wanted_txid: int) -> None:
@@ -204,42 +181,29 @@ class ChangeState:
         Raises:
             StorageError: the journal no longer holds what they are made of.
         """
-        name = f"{after_txid}-{last_txid}{'-snapshot' if snapshot else ''}{ROWS}"
-        path = self.directory / name
-        if path.is_file():
-            return path
-        make_directory(self.directory)
-        with FileLock(self.directory / LOCK, wait=True):
-            if not path.is_file():
-                self._make(path, after_txid, last_txid, snapshot)
-        return path
+        name = f"{after_txid}-{last_txid}{'-snapshot' if snapshot else ''}"
+        make = partial(self._make, after_txid=after_txid, last_txid=last_txid, snapshot=snapshot)
+        return self._directory.rows(name, after_txid, make)
 
     def _make(self, path: Path, after_txid: int, last_txid: int, snapshot: bool) -> None:
+        directory = self._directory
         txid = self._txid()
         if txid > after_txid:
-            log.warning("%s is ahead of %s: its records are made again", self.directory, after_txid)
-            self._drop_store()
+            log.warning("%s is ahead of %s: its records are made again", directory.path, after_txid)
+            directory.drop_store()
             txid = 0
         if not txid:
             self._seed()
             if self._txid() > after_txid:
-                self._drop_store()
-        with self._opened() as store:
+                directory.drop_store()
+        with directory.opened() as store:
             fold = self._fold(store)
             self._check_reaches(fold.txid, after_txid)
             for _ in self._folded(fold, after_txid, saves=True):
                 pass
-            aside = path.with_suffix(".aside")
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            with pa.ipc.new_stream(str(aside), STORED_SCHEMA, options=options) as written:
-                for batch in self._batches(fold, last_txid, snapshot):
-                    written.write_batch(batch)
-            move_durably(aside, path)
+            batches = self._batches(fold, last_txid, snapshot)
+            directory.write(path, ((batch, None) for batch in batches))
             fold.save()
-        for other in self.directory.glob(f"*{ROWS}"):
-            # The micro-batch before this one may be asked for again, no earlier one.
-            if int(other.name.partition(ROWS)[0].split("-")[1]) < after_txid:
-                other.unlink(missing_ok=True)
 
     def _batches(self, fold: TopicFold, last_txid: int, snapshot: bool) -> Iterator[pa.RecordBatch]:
         definition, instance = self._topic.definition, self._topic.place.instance
@@ -273,22 +237,6 @@ class ChangeState:
     def _fold(self, store: LmdbSowStore) -> TopicFold:
         topic = self._topic
         return TopicFold(topic.definitions, topic.types, topic.definition.stored_as, store)
-
-    @contextmanager
-    def _opened(self) -> Iterator[LmdbSowStore]:
-        store = LmdbSowStore(self.directory / STORE)
-        try:
-            yield store
-        finally:
-            store.close()
-
-    def _drop_store(self) -> None:
-        for path in self.directory.glob(f"{STORE}*"):
-            path.unlink()
-
-    def remove(self) -> None:
-        """Removes the directory."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def _behind(front: bytes) -> bytes:

@@ -33,6 +33,16 @@ STORED: dict[str, pa.DataType] = {
     "old_body": COLUMNS["body"],
 }
 """Columns of a row of changes that are the same for every topic, in order."""
+DDL: dict[str, str] = {
+    "txid": "BIGINT",
+    "sequence": "BIGINT",
+    "publisher": "DECIMAL(20,0)",
+    "origin_time": "TIMESTAMP",
+    "receive_time": "TIMESTAMP",
+    "body": "BINARY",
+    "old_body": "BINARY",
+}
+"""Types of columns that are no texts."""
 STORED_SCHEMA = pa.schema(list(STORED.items()))
 
 
@@ -41,13 +51,18 @@ def key_names(identifiers: Iterable[str]) -> list[str]:
     return [".".join(field_path(each)) for each in identifiers]
 
 
-def column_names(text: str, has_key_fields: bool) -> list[str]:
+def column_names(
+    text: str, has_key_fields: bool, stored: Iterable[str] = tuple(STORED)
+) -> list[str]:
     """Returns the columns that the option `columns` names; all of them where it is empty.
+
+    Args:
+        stored: the columns of `STORED` that the read has.
 
     Raises:
         ConfigurationError: there is no such column.
     """
-    known = [*STORED, *((KEY_FIELDS,) if has_key_fields else ())]
+    known = [*stored, *((KEY_FIELDS,) if has_key_fields else ())]
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -56,6 +71,26 @@ def column_names(text: str, has_key_fields: bool) -> list[str]:
                 f"and {VALUE} and {OLD_VALUE} with the option schema"
             )
     return names or known
+
+
+def ddl_of(names: Iterable[str], identifiers: Iterable[str], schema: str) -> list[str]:
+    """Returns columns in DDL.
+
+    Args:
+        names: columns, as `column_names` returns them.
+        identifiers: the key fields of the topic.
+        schema: DDL of the bodies; empty: they have no column of their own.
+    """
+    parts = []
+    for name in names:
+        kind = DDL.get(name, "STRING")
+        if name == KEY_FIELDS:
+            inner = ", ".join(f"`{each}`: STRING" for each in key_names(identifiers))
+            kind = f"STRUCT<{inner}>"
+        parts.append(f"`{name}` {kind}")
+    if schema:
+        parts += [f"`{name}` STRUCT<{schema}>" for name in (VALUE, OLD_VALUE)]
+    return parts
 
 
 def row_batches(

@@ -23,6 +23,7 @@ from raylay.services.pipeline.network.offsets import (
     new_in,
     told_as_held,
 )
+from raylay.services.sow.records import NEVER, SowRecord
 
 TO_THE_END = f"[{EPOCH}:{NOW})"
 PERSISTED_MS = 20
@@ -34,6 +35,8 @@ TAKEN_BYTES = 8 * 1024 * 1024
 """Bytes of deliveries that become one batch of rows."""
 READER_CONNECT_WAIT_S = 3.0
 """Seconds to look for a server that is to be told a reader's place."""
+ROWS_A_QUERY = 1_000
+"""Most records of a SOW topic in a frame."""
 _NAMED_MAX = 3
 
 log = logging.getLogger("raylay.pipeline")
@@ -314,6 +317,31 @@ class NetworkReader:
             if self._store.is_done or self.instance == instance:
                 self._store.discard(name)
                 return
+
+    def records(self, message_type: str) -> Iterator[list[SowRecord]]:
+        """Yields the records of the SOW topic, all of one moment. Their receipt is unknown.
+
+        Raises:
+            CommandFailed: the instance refuses the query, or has no such topic.
+            ConnectionLost: the connection was lost behind the first records.
+        """
+        query = self._client.sow(
+            self._place.topic, message_type=message_type, batch=ROWS_A_QUERY, non_regex_topic=True
+        )
+        for batch in query.batches():
+            yield [
+                SowRecord(
+                    each.key,
+                    0,
+                    *each.identity(),
+                    0,
+                    NEVER,
+                    each.body,
+                    each.origin_time_us,
+                    each.topic.encode(),
+                )
+                for each in batch.messages()
+            ]
 
     def _deliveries(
         self, subscription: SyncSubscription[Any]

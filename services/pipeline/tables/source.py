@@ -35,11 +35,14 @@ from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.pipeline.changes.source import (
-    ChangeBatchReader,
-    ChangeOptions,
-    ChangeStreamReader,
+from raylay.services.pipeline.changes.network_source import (
+    NetworkChangeOptions,
+    change_batch_reader,
+    change_option_names,
+    change_options,
+    change_stream_reader,
 )
+from raylay.services.pipeline.changes.source import ChangeOptions
 from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
@@ -233,7 +236,7 @@ class RaylaySource(DataSource):
     def schema(self) -> str:
         created = created_options(self.options)
         if created is None and ChangeOptions.are_meant(self.options):
-            return ", ".join(ChangeOptions.of(self.options).ddl())
+            return ", ".join(change_options(self.options).ddl())
         if created is None:
             if NetworkOptions.are_meant(self.options):
                 return ", ".join(_ddl(NetworkOptions.of(self.options)))
@@ -241,10 +244,10 @@ class RaylaySource(DataSource):
         # `CREATE TABLE`: its options come back with the schema.
         read, written = ReadOptions.names() | NetworkOptions.names(), WriteOptions.names()
         if ChangeOptions.are_meant(created):
-            read, written = ChangeOptions.names(), frozenset()
+            read, written = change_option_names(created), frozenset()
         options = checked_options(created, read, written)
         if ChangeOptions.are_meant(options):
-            parts = ChangeOptions.of(options).ddl()
+            parts = change_options(options).ddl()
         elif _reads_network(options):
             parts = _ddl(NetworkOptions.of(_of_network_read(options)))
         elif options.keys() & {"path", "fabric"}:
@@ -258,7 +261,7 @@ class RaylaySource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of `spark.read`."""
         if (changes := self._change_options(schema)) is not None:
-            return ChangeBatchReader(changes, schema)
+            return change_batch_reader(changes, schema)
         if (options := self._network_options(schema)) is not None:
             return NetworkBatchReader(options, schema)
         return BatchReader(self._read_options(schema), schema)
@@ -267,7 +270,7 @@ class RaylaySource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns the reader of `spark.readStream`."""
         if (changes := self._change_options(schema)) is not None:
-            return ChangeStreamReader(changes, schema)
+            return change_stream_reader(changes, schema)
         if (networked := self._network_options(schema)) is not None:
             return NetworkStreamReader(networked, schema)
         options = self._read_options(schema)
@@ -288,9 +291,9 @@ class RaylaySource(DataSource):
         """Returns the writer of `writeStream`."""
         return StreamWriter(self._write_options(schema), schema, overwrite)
 
-    def _change_options(self, schema: StructType) -> ChangeOptions | None:
+    def _change_options(self, schema: StructType) -> ChangeOptions | NetworkChangeOptions | None:
         options = table_options(schema) | dict(self.options)
-        return ChangeOptions.of(options) if ChangeOptions.are_meant(options) else None
+        return change_options(options) if ChangeOptions.are_meant(options) else None
 
     def _network_options(self, schema: StructType) -> NetworkOptions | None:
         """Returns the options of a read over the network; None: journals are read."""
