@@ -120,6 +120,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.events:events",
         "Show events: connects, downgrades, resyncs, late or conflicting records, …",
     ),
+    "logs": (
+        f"{_COMMANDS}.logs:logs",
+        "Show the log of an instance and of the processes beside it, also after it was killed and "
+        "while the fabric is down.",
+    ),
     "error": (
         f"{_COMMANDS}.error:error",
         "Explain an event or a line of a log: what happened, why, and what to do.",

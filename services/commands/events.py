@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -13,6 +15,11 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.commands.shared.controlled import controlled
+from raylay.services.commands.shared.kept_logs import (
+    FabricPlace,
+    KeptDirectoryOption,
+    kept_place,
+)
 from raylay.services.commands.shared.options import (
     FabricOption,
     HttpOption,
@@ -20,7 +27,7 @@ from raylay.services.commands.shared.options import (
     stop_signals,
 )
 from raylay.services.commands.shared.printing import echo, echo_json
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.messages.plain_text import plain_value
 
 
@@ -111,25 +118,117 @@ def events(
         list[str] | None,
         typer.Option(help="Only events of this name, code (21-0010) or category (21); repeatable."),
     ] = None,
+    directory: KeptDirectoryOption = None,
     as_json: JsonOption = False,
     http: HttpOption = None,
 ) -> None:
-    """Show events: connects, downgrades, resyncs, late or conflicting records, …"""
+    """Show events: connects, downgrades, resyncs, late or conflicting records, …
+
+    An instance has its latest 10,000 events since it began in memory. Earlier ones, and those of
+    an instance or a fabric that is down, are read from the logs that instances keep on this host
+    (`raylay logs`).
+    """
     selection = EventSelection(
         frozenset(instance or ()),
         kinds_of(kind) if kind else frozenset(),
         since_of(since, time.time_ns() // 1_000) if since else 0,
     )
+
+    def show(event: dict[str, Any]) -> None:
+        if not selection.takes(event):
+            return
+        if as_json:
+            echo_json(event, default=str)
+        else:
+            echo(event_line(event))
+        sys.stdout.flush()
+
+    place = None if http else kept_place(fabric, directory)
+    told = ToldEvents(place, show)
     stopping = threading.Event()
-    with stop_signals(stopping), controlled(fabric, http) as attached:
-        for event in attached.events(follow=follow, stop=stopping.is_set):
-            if not selection.takes(event):
-                continue
-            if as_json:
-                echo_json(event, default=str)
-            else:
-                echo(event_line(event))
-            sys.stdout.flush()
+    with ExitStack() as stack:
+        if place is not None and place.entry is None:
+            if follow:
+                raise FabricError(f"fabric {place.name} is stopped: --follow needs one that runs")
+            echo(f"raylay: fabric {place.name} is stopped: its kept events", err=True)
+            told.round_is_over()
+            return
+        try:
+            attached = stack.enter_context(controlled(fabric, http))
+        except FabricError as error:
+            if follow or place is None or not place.has_logs():
+                raise
+            # Nobody answers: then those that are kept are needed most.
+            echo(f"raylay: {error}; the kept events:", err=True)
+            told.round_is_over()
+            raise typer.Exit(1) from None
+        stack.enter_context(stop_signals(stopping))
+
+        def is_over() -> bool:
+            told.round_is_over()
+            return stopping.is_set()
+
+        for event in attached.events(follow=follow, stop=is_over):
+            told.take(event)
+        told.round_is_over()
+
+
+class ToldEvents:
+    """The events that instances tell, behind those of earlier lives that their kept logs have.
+
+    Args:
+        place: the place of the kept logs; None: none are read.
+        show: shows an event.
+    """
+
+    def __init__(self, place: FabricPlace | None, show: Callable[[dict[str, Any]], None]) -> None:
+        self._place = place
+        self._show = show
+        self._first: list[dict[str, Any]] | None = []
+        """The events of the first round; None: it is over."""
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Takes an event that an instance tells."""
+        if self._first is None:
+            self._show(event)
+        else:
+            self._first.append(event)
+
+    def round_is_over(self) -> None:
+        """Shows the kept events and those of the first round, once, in the order of their times."""
+        told, self._first = self._first, None
+        if told is None:
+            return
+        began_us: dict[str, int] = {}
+        for event in told:
+            at_us = began_us.get(event["instance"], event["time_us"])
+            began_us[event["instance"]] = min(at_us, event["time_us"])
+        kept = (
+            []
+            if self._place is None
+            else [self._kept(name, began_us.get(name)) for name in self._place.hosts]
+        )
+        told.sort(key=_time_of)
+        for event in heapq.merge(*kept, told, key=_time_of):
+            self._show(event)
+
+    def _kept(self, instance: str, before_us: int | None) -> Iterator[dict[str, Any]]:
+        """Yields an instance's kept events that are earlier than those that it tells."""
+        from raylay.services.telemetry.kept_log import kept_events
+
+        assert self._place is not None, "there is a place"
+        found = self._place.log_directory(instance)
+        if found is None:
+            return
+        for event in kept_events(found, instance):
+            if before_us is not None and event["time_us"] >= before_us:
+                return
+            yield event
+
+
+def _time_of(event: dict[str, Any]) -> int:
+    time_us: int = event["time_us"]
+    return time_us
 
 
 def event_line(event: dict[str, Any]) -> str:

@@ -481,7 +481,7 @@ def instance_config(
         ),
         policy=replace(policy, looks=policy.looks + actions.age_checks),
         tracing=tracing_options(settings, record.directory),
-        log=log_options(settings.logs_of(instance), record.directory),
+        log=log_options(settings.logs_of(instance), record.directory, instance.name),
         metrics_port=ports.metrics,
         metrics_host=instance.host,
         bootstrap=_bootstrap_config(settings, record, instance),

@@ -87,6 +87,8 @@ class LogTarget:
             `LOG_PERROR`, `LOG_PID`.
         facility: facility of the syslog: `LOG_USER`, `LOG_LOCAL0` to `LOG_LOCAL7`.
         socket: datagram socket of the syslog.
+        in_background: whether a thread of its own writes the files, so that a disk that hangs, or a
+            directory that cannot be written, holds up nothing.
     """
 
     level: str = "info"
@@ -103,6 +105,7 @@ class LogTarget:
     options: tuple[str, ...] = ()
     facility: str = "LOG_USER"
     socket: str = SYSLOG_SOCKET
+    in_background: bool = False
 
     def __post_init__(self) -> None:
         for name, values, known in (

@@ -9,12 +9,16 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.bounded_files import LOOK_EVERY_S, BoundedFile
 from raylay.services.telemetry.file_names import mask_of_child
 from raylay.services.telemetry.log_options import (
@@ -33,6 +37,15 @@ SYSLOG_BYTES_MAX = 8_000
 STREAM_WAIT_MS = 50
 """Time, in milliseconds, for which a write may wait for the stream's reader, once in each
 `LOOK_EVERY_S`."""
+WAITING_BYTES_MAX = 4 * 1024 * 1024
+"""Limit on the bytes of lines that wait for the thread of a place."""
+BYTES_AT_ONCE = 64 * 1024
+"""Bytes of lines that the thread of a place writes together; a longer line is written alone."""
+CLOSE_S = 1.0
+"""Time, in seconds, that the thread of a place has for its last lines when the process ends."""
+CHILD_SHARE = 4
+"""A process beside the instance keeps this part of the bytes that the instance keeps in the
+background: there are many of them, and they log little."""
 _PIECE_BYTES = 4_096
 """Number of bytes that a pipe that is ready takes without blocking (PIPE_BUF)."""
 _SEVERITIES = {EMERGENCY: 0, CRITICAL: 2, ERROR: 3, WARNING: 4, INFO: 6, STATS: 6}
@@ -61,15 +74,23 @@ class LogPlace(Protocol):
         """Lets go of the place."""
 
 
-def place_of(target: LogTarget, process_name: str, is_child: bool) -> LogPlace | None:
+LossNote = Callable[[int, str], tuple[int, bytes]]
+"""Makes the line, with its level, that says how many lines are missing before it, and why."""
+
+
+def place_of(
+    target: LogTarget, process_name: str, is_child: bool, note: LossNote
+) -> LogPlace | None:
     """Returns the place of a target; None for `none`.
 
     Args:
         is_child: whether the process is one beside an instance, which does not write the instance's
             files.
+        note: makes the line that a place in the background writes where it lost lines.
 
     Raises:
-        ConfigurationError: the directory of its files cannot be written.
+        ConfigurationError: the directory of its files cannot be written, and nothing is written in
+            the background.
     """
     if target.target == "none":
         return None
@@ -77,7 +98,15 @@ def place_of(target: LogTarget, process_name: str, is_child: bool) -> LogPlace |
         return SyslogPlace(target, process_name)
     if target.target in ("stdout", "stderr"):
         return StreamPlace(target.target)
-    return FilePlace(target, process_name, is_child)
+    if not target.in_background:
+        return FilePlace(target, process_name, is_child)
+    if is_child:
+        target = replace(
+            target,
+            rotation_bytes=target.rotation_bytes // CHILD_SHARE,
+            kept_bytes=target.files_bytes_max // CHILD_SHARE,
+        )
+    return BackgroundPlace(lambda: FilePlace(target, process_name, is_child), note)
 
 
 class StreamPlace:
@@ -163,6 +192,140 @@ class FilePlace:
 
     def close(self) -> None:
         self._file.close()
+
+
+class BackgroundPlace:
+    """Files that a thread of its own writes: a disk that hangs, or a directory that cannot be
+    written, holds up neither the process nor its start.
+
+    Lines wait in memory up to `WAITING_BYTES_MAX`. A line for which there is no room, or that the
+    files do not take, is lost and counted; where the files take lines again a line says how many
+    are missing.
+
+    Owner: any thread writes; one thread, which the first line starts, has the files.
+
+    Args:
+        make: makes the place of the files; it is called in the thread, and again while it fails.
+        note: makes the line that says how many lines are missing.
+
+    Attributes:
+        lost: number of lines lost since the beginning.
+        failure: reason of the last loss; empty: the last line was taken.
+    """
+
+    def __init__(self, make: Callable[[], LogPlace], note: LossNote) -> None:
+        self._make = make
+        self._note = note
+        self._place: LogPlace | None = None
+        self._try_at_s = 0.0
+        self._condition = threading.Condition()
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self._missing = 0
+        """Lines lost since the files last took one."""
+        self._refusal = ""
+        self.lost = 0
+        self.failure = ""
+
+    def write(self, lines: Sequence[tuple[int, bytes]]) -> int:
+        """Hands lines to the thread, or counts them as lost. Does not wait."""
+        size = sum(len(line) for _, line in lines)
+        with self._condition:
+            if self._waiting_bytes + size > WAITING_BYTES_MAX:
+                self._lose(len(lines), "the disk of the log hangs")
+                return len(lines)
+            self._waiting.extend(lines)
+            self._waiting_bytes += size
+            self._is_over = False
+            if self._thread is None or not self._thread.is_alive():
+                # A forked process has the lines and not the thread.
+                self._thread = threading.Thread(target=self._run, name="raylay-log", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+        return len(lines)
+
+    def _lose(self, count: int, why: str) -> None:
+        self.lost += count
+        self._missing += count
+        self.failure = why
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._waiting and not self._is_over:
+                    self._condition.wait()
+                if not self._waiting:
+                    # A line that comes later starts another thread.
+                    self._thread, place, self._place = None, self._place, None
+                    break
+                lines = [self._waiting.popleft()]
+                size = len(lines[0][1])
+                while self._waiting and size + len(self._waiting[0][1]) <= BYTES_AT_ONCE:
+                    lines.append(self._waiting.popleft())
+                    size += len(lines[-1][1])
+                self._waiting_bytes -= size
+                missing, why = self._missing, self.failure
+            if missing:
+                lines.insert(0, self._note(missing, why))
+            self._written(len(lines), self._write_all(lines), missing)
+        if place is not None:
+            place.close()
+
+    def _written(self, count: int, taken: int, missing: int) -> None:
+        """Counts what was lost of lines that were written.
+
+        Args:
+            count: number of lines, the note included.
+            taken: how many of them the files took, from the first one on.
+            missing: number of lost lines that the note tells of; 0: there is no note.
+        """
+        with self._condition:
+            if missing and taken:
+                self._missing -= missing
+            lost = count - max(taken, 1 if missing else 0)
+            if lost:
+                self._lose(lost, self._refusal)
+            elif not self._missing:
+                self.failure = ""
+
+    def _write_all(self, lines: Sequence[tuple[int, bytes]]) -> int:
+        """Writes lines together; where they are not taken, one by one, so that only those are lost
+        for which there is no room. Returns how many were taken, from the first one on."""
+        if self._take(lines):
+            return len(lines)
+        if len(lines) > 1:
+            for taken, line in enumerate(lines):
+                if not self._take([line]):
+                    return taken
+        return 0
+
+    def _take(self, lines: Sequence[tuple[int, bytes]]) -> bool:
+        try:
+            if self._place is None:
+                if time.monotonic() < self._try_at_s:
+                    return False
+                self._try_at_s = time.monotonic() + LOOK_EVERY_S
+                self._place = self._make()
+                self._try_at_s = 0.0
+            self._place.write(lines)
+        except (OSError, ConfigurationError) as error:
+            self._refusal = str(error)
+            return False
+        return True
+
+    def rotate(self) -> Path | None:
+        """Does nothing: the files are the thread's, and follow each other by their size alone."""
+        return None
+
+    def close(self) -> None:
+        """Waits until the lines that wait are written, for `CLOSE_S` at most."""
+        with self._condition:
+            thread, self._is_over = self._thread, True
+            self._condition.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLOSE_S)
 
 
 class SyslogPlace:

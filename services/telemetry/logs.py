@@ -40,7 +40,7 @@ from raylay.services.telemetry.log_options import (
     from_environment,
     to_environment,
 )
-from raylay.services.telemetry.log_targets import LogPlace, place_of
+from raylay.services.telemetry.log_targets import BackgroundPlace, LogPlace, LossNote, place_of
 
 __all__ = [
     "LogOptions",
@@ -62,42 +62,50 @@ _CHOSEN_MAX = 4_096
 class _TargetWriter:
     """One target: the filter and the format of its events, and the number of lost lines."""
 
-    def __init__(self, process_name: str, options: LogTarget, place: LogPlace) -> None:
-        self._process = process_name
+    def __init__(self, options: LogTarget, place: LogPlace, note: LossNote) -> None:
         self._place = place
+        self._note = note
         self._lock = threading.Lock()
         self.format = options.format
         self.filter = EventFilter(options)
         self.options = options
-        self.lost = 0
+        self._lost = 0
         """Lines lost since the target was configured."""
         self._lost_now = 0
         """Lines lost since the target last took one."""
-        self.failure = ""
+        self._failure = ""
+
+    @property
+    def lost(self) -> int:
+        """Returns the number of lines lost since the target was configured."""
+        own = self._place.lost if isinstance(self._place, BackgroundPlace) else 0
+        return self._lost + own
+
+    @property
+    def failure(self) -> str:
+        """Returns why the last line was lost; empty: it was taken."""
+        own = self._place.failure if isinstance(self._place, BackgroundPlace) else ""
+        return self._failure or own
 
     def write(self, level: int, line: bytes) -> None:
         """Writes a line, or counts it."""
         with self._lock:
             lines = [(level, line)]
             if self._lost_now and not self.filter.excludes("log_lines_lost"):
-                lines.insert(0, (WARNING, self._note()))
+                lines.insert(0, self._note(self._lost_now, self._failure))
             try:
                 taken = self._place.write(lines)
             except (OSError, ValueError) as error:
-                self.failure = str(error)
-                self.lost += 1
+                self._failure = str(error)
+                self._lost += 1
                 self._lost_now += 1
                 return
             if taken == len(lines):
-                self.failure = ""
+                self._failure = ""
                 self._lost_now = 0
             else:  # the note alone
-                self.lost += 1
+                self._lost += 1
                 self._lost_now = 1
-
-    def _note(self) -> bytes:
-        fields = {"lines": self._lost_now, "target": self.options.target, "text": self.failure}
-        return _line(self.format, self._process, WARNING, "log", "log_lines_lost", fields)
 
     def rotate(self) -> Path | None:
         with self._lock:
@@ -118,9 +126,10 @@ class _Sink:
         self.targets: list[_TargetWriter] = []
         try:
             for each in options.targets:
-                place = place_of(each, process_name, is_child)
+                note = _loss_note(process_name, each)
+                place = place_of(each, process_name, is_child, note)
                 if place is not None:
-                    self.targets.append(_TargetWriter(process_name, each, place))
+                    self.targets.append(_TargetWriter(each, place, note))
         except Exception:
             self.close()
             raise
@@ -145,6 +154,14 @@ class _Sink:
     def close(self) -> None:
         for each in self.targets:
             each.close()
+
+
+def _loss_note(process: str, target: LogTarget) -> LossNote:
+    def note(lost: int, why: str) -> tuple[int, bytes]:
+        fields = {"lines": lost, "target": target.target, "text": why}
+        return WARNING, _line(target.format, process, WARNING, "log", "log_lines_lost", fields)
+
+    return note
 
 
 def _line(

@@ -21,5 +21,7 @@ def small_disk_at(path: Path, size_mib: int) -> Iterator[Path]:
         mounted = False
     if not mounted:
         pytest.skip("nothing can be mounted here: root can")
-    yield path
-    subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)

@@ -55,6 +55,7 @@ GIVEN = {
     "relocate": "here-1 F",
     "watch": "F",
     "events": "F",
+    "logs": "here-1 F",
     "console": "F",
     "top": "F",
     "backup": "--to DIRECTORY F",

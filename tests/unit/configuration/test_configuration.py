@@ -223,8 +223,9 @@ def test_logs_have_one_target_or_a_list_of_them() -> None:
         "kept: 10MiB}, {level: error, target: syslog, options: [LOG_PID], facility: LOG_LOCAL1}]"
     )
     settings = parse(f"fabric: f\nlogs: {written}\ninstances: {{A: {{}}}}", "f.yaml")
-    options = log_options(settings.logs, "/data")
-    stdout, zipped, syslog = options.targets
+    options = log_options(settings.logs, "/data", "A")
+    stdout, zipped, syslog, kept = options.targets
+    assert (kept.in_background, kept.directory, kept.format) == (True, "/data/log/A", "json")
     assert (stdout.target, stdout.exclude, stdout.directory) == ("stdout", ("07",), "")
     assert (zipped.levels, zipped.directory) == (("stats",), "/data/logs")
     assert (zipped.rotation_bytes, zipped.files_bytes_max) == (1 << 20, 10 << 20)
@@ -233,7 +234,7 @@ def test_logs_have_one_target_or_a_list_of_them() -> None:
     builder = FabricBuilder("f", logs=logs)
     builder.instance("A")
     declared = builder.settings()
-    assert log_options(declared.logs, "/data") == options
+    assert log_options(declared.logs, "/data", "A") == options
     assert FabricSettings.from_json(declared.to_json()).logs == declared.logs
     assert from_environment(to_environment(options)) == options
     of_instance = parse("fabric: f\ninstances: {A: {logs: []}}", "f.yaml")

@@ -14,8 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
+import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -659,3 +662,153 @@ def test_a_line_that_is_excluded_tells_of_no_loss(tmp_path: Path, retried_at_onc
     logs.get("x").event("ready")
     assert len(daemon.received()) == 1
     daemon.ends()
+
+
+# -- files in the background -----------------------------------------------------------------------
+def in_background(directory: Path, **values: Any) -> LogOptions:
+    return LogOptions(
+        target="file", directory=str(directory), file_name="%p-%n.log", in_background=True, **values
+    )
+
+
+class Hung:
+    """A place whose disk hangs until it goes on; it may refuse lines, too."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.is_reached = threading.Event()
+        self.refuses: set[bytes] = set()
+        self.lines: list[bytes] = []
+
+    def write(self, lines: Sequence[tuple[int, bytes]]) -> int:
+        self.is_reached.set()
+        assert self.goes_on.wait(60)
+        if any(line in self.refuses for _, line in lines):
+            raise OSError(28, "No space left on device")
+        self.lines += (line for _, line in lines)
+        return len(lines)
+
+    def rotate(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.lines.append(b"closed")
+
+
+def background(place: Hung) -> log_targets.BackgroundPlace:
+    return log_targets.BackgroundPlace(
+        lambda: place, lambda lost, why: (0, f"{lost} lost: {why}".encode())
+    )
+
+
+@pytest.mark.covers("Logging", "a disk that hangs holds up nothing that logs in the background")
+def test_a_disk_that_hangs_holds_up_nothing_and_what_is_lost_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_targets, "WAITING_BYTES_MAX", 30)
+    place = Hung()
+    tested = background(place)
+    tested.write([(20, b"first")])
+    assert place.is_reached.wait(60)
+    # The thread waits for the disk: these wait in memory, and the last two have no room.
+    for number in range(5):
+        tested.write([(20, b"line %05d" % number)])
+    assert tested.lost == 2 and tested.failure == "the disk of the log hangs"
+    place.goes_on.set()
+    tested.close()
+    assert place.lines == [
+        b"first",
+        b"2 lost: the disk of the log hangs",
+        b"line 00000",
+        b"line 00001",
+        b"line 00002",
+        b"closed",
+    ]
+    assert tested.failure == "" and tested.lost == 2
+
+
+def test_of_lines_that_are_refused_together_those_are_written_for_which_there_is_room() -> None:
+    place = Hung()
+    place.refuses.add(b"large")
+    tested = background(place)
+    tested.write([(20, b"first")])
+    assert place.is_reached.wait(60)
+    tested.write([(20, b"small"), (20, b"large"), (20, b"behind")])
+    place.goes_on.set()
+    tested.close()
+    assert place.lines == [b"first", b"small", b"closed"]
+    assert tested.lost == 2 and "No space" in tested.failure
+    tested.write([(20, b"later")])
+    tested.close()
+    assert place.lines[3:] == [b"2 lost: [Errno 28] No space left on device", b"later", b"closed"]
+
+
+def test_the_end_of_a_process_waits_for_a_disk_that_hangs_only_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_targets, "CLOSE_S", 0.01)
+    place = Hung()
+    tested = background(place)
+    tested.write([(20, b"first")])
+    assert place.is_reached.wait(60)
+    tested.close()
+    assert place.lines == [], "it returned although nothing is written"
+    place.goes_on.set()
+
+
+@pytest.mark.covers("Logging", "a disk that hangs holds up nothing that logs in the background")
+def test_a_directory_that_cannot_be_written_keeps_no_process_from_its_start(
+    tmp_path: Path, retried_at_once: None
+) -> None:
+    (tmp_path / "log").write_text("in the way")
+    logs.configure("A-1", in_background(tmp_path / "log", format="json"))
+    logs.get("instance").event("ready", count=1)
+    logs.close()
+    assert logs.lost_lines() == 1
+    (status,) = logs.status()
+    assert status["lost"] == 1 and "cannot write to the directory" in status["failure"]
+    (tmp_path / "log").unlink()
+    logs.get("instance").event("ready", count=2)
+    logs.close()
+    lines = (tmp_path / "log" / "A-1-00000.log").read_text().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["log_lines_lost", "ready"]
+    assert json.loads(lines[0])["lines"] == 1
+
+
+def test_a_process_beside_the_instance_keeps_a_part_of_what_the_instance_keeps(
+    tmp_path: Path,
+) -> None:
+    for name, is_child in (("A-1", False), ("A-1.B-1", True)):
+        options = in_background(tmp_path, rotation_bytes=256 * 1024, kept_bytes=1024 * 1024)
+        logs.configure(name, options, is_child=is_child)
+        for number in range(2_500):
+            logs.get("instance").event("ready", count=number, text="x" * 1_000)
+        logs.close()
+    sizes = {
+        name: sum(path.stat().st_size for path in tmp_path.glob(f"{name}-0*.log"))
+        for name in ("A-1", "A-1.B-1")
+    }
+    assert 512 * 1024 < sizes["A-1"] <= 1024 * 1024
+    assert 128 * 1024 < sizes["A-1.B-1"] <= 256 * 1024
+
+
+@pytest.mark.covers("Logging", "a disk that hangs holds up nothing that logs in the background")
+def test_lines_that_were_logged_in_the_background_are_there_after_a_kill(tmp_path: Path) -> None:
+    program = """
+    logs.configure("A-1", LogOptions(target="file", directory=sys.argv[1], format="json",
+                                     file_name="%p-%n.log", in_background=True))
+    for number in range(1000):
+        logs.get("instance").event("ready", count=number)
+    print("logged", flush=True)
+    sys.stdin.readline()
+    """
+    child = process(textwrap.dedent(program), tmp_path)
+    assert child.stdout is not None and child.stdout.readline() == "logged\n"
+    path = tmp_path / "A-1-00000.log"
+    deadline_s = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < 1000:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    child.kill()
+    child.communicate()
+    assert [json.loads(line)["count"] for line in path.read_text().splitlines()] == [*range(1000)]

@@ -1093,7 +1093,9 @@ def test_a_log_has_several_targets() -> None:
         "<Target><Protocol>gzip</Protocol><FileName>/var/log/a.log</FileName>"
         "<IncludeErrors>07</IncludeErrors></Target></Logging>"
     )
-    stdout, file, compressed = started(FILE.replace(GROUP, GROUP + targets)).log.targets
+    *chosen, kept = started(FILE.replace(GROUP, GROUP + targets)).log.targets
+    stdout, file, compressed = chosen
+    assert kept.in_background
     assert (stdout.target, stdout.level) == ("stdout", "warning")
     # Documented: `debug` of older files means info.
     assert (file.level, file.directory, file.file_name) == ("info", "/data", "log/%Y/a-%n.log")
