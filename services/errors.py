@@ -16,6 +16,7 @@ RaylayError
  ├─ SowKeyError             a message says of no record of its SOW topic that it belongs there
  ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
  ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
+ ├─ NoUsableServer          every server answers, and none can be used as the client is set
  ├─ PublishStoreFull        the bounded publish store stayed full for as long as publish may wait
  ├─ FlushTimeout            not everything was durable in time; it stays in the publish store
  ├─ StorageError            a file of ours; carries its path
@@ -164,6 +165,12 @@ class ForkedClient(RaylayError):
 
 class NoSafeInstance(RaylayError):
     """Every instance that this client may use is down or unsafe to fail over to."""
+
+
+class NoUsableServer(RaylayError):
+    """Every server that a client knows answered its first attempt, and none can be used until a
+    file or a setting of either side changes: TLS or its certificates do not fit. The text names
+    each server, and what to set."""
 
 
 class PublishStoreFull(RaylayError):

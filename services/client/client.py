@@ -179,6 +179,7 @@ class Client:
 
         Raises:
             LogonRefused: a server refused the client for good.
+            NoUsableServer: TLS or its certificates fit at none of the servers.
             ConnectionLost: no server accepted it within `connect_wait_s`.
         """
         await self._lifecycle.connect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable
 from typing import cast
@@ -10,6 +11,7 @@ from typing import cast
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.net.dialling import connect
 from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_stream import TlsError
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     Frame,
@@ -22,18 +24,39 @@ WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Bytes of unsent data above which the socket does not keep up: publishes then wait in the store,
 not in a buffer."""
 
+_OTHER_PROTOCOLS = (
+    (
+        # An alert: where its description is, a frame has the first byte of a map.
+        re.compile(rb"\x15\x03[\x00-\x04]\x00\x02[\x01\x02][\x00-\x7f]"),
+        "it speaks TLS: give the client tls, such as the ca_file of its certificate",
+    ),
+    (
+        re.compile(rb"HTTP/"),
+        "it speaks HTTP, as the interface of an administrator does: give the address of a "
+        "transport of clients",
+    ),
+)
+"""First bytes of servers of other protocols, which are those of no frame, and what to set."""
+
 FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
 """Longest frame that is read: a record in a journal may be as large as a whole frame."""
 
 
 class Connection(asyncio.Protocol):
-    """One stream to a server. Owner: the client whose callbacks it calls."""
+    """One stream to a server. Owner: the client whose callbacks it calls.
+
+    Args:
+        received: called with the frames of each read.
+        ended: called with the reason why the stream ended, and whether another stream would end
+            in the same way, until a file or a setting of either side changes.
+        writable_again: called when the socket takes more.
+    """
 
     def __init__(
         self,
         number: int,
         received: Callable[[Connection, list[Frame]], None],
-        ended: Callable[[Connection, str], None],
+        ended: Callable[[Connection, str, bool], None],
         writable_again: Callable[[], None],
     ) -> None:
         self.number = number
@@ -43,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._writable_again = writable_again
         self._reader = FrameReader(frame_bytes_max=FRAME_BYTES_READ_MAX)
         self._reading = True
+        self._has_heard = False
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,11 +82,18 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes bytes from the socket."""
+        if not self._has_heard:
+            self._has_heard = True
+            for first, problem in _OTHER_PROTOCOLS:
+                if first.match(data):
+                    self.abort()
+                    self._ended(self, problem, True)
+                    return
         try:
             frames = self._reader.feed(data)
         except RemoteProtocolError as error:
             self.abort()
-            self._ended(self, f"{error.reason}: {error}")
+            self._ended(self, f"{error.reason}: {error}", False)
             return
         # Called without a whole frame, too, because any bytes are a sign of life.
         self._received(self, frames)
@@ -71,7 +102,8 @@ class Connection(asyncio.Protocol):
         """Notes that the stream has ended."""
         self.writable = False
         self.transport = None
-        self._ended(self, str(exc) if exc else "connection closed")
+        lasting = isinstance(exc, TlsError) and exc.lasting
+        self._ended(self, str(exc) if exc else "connection closed", lasting)
 
     def pause_writing(self) -> None:
         """Notes that the write buffer is above its limit."""

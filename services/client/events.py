@@ -35,10 +35,12 @@ class ConnectionOpened:
 
 @dataclass(slots=True)
 class ConnectionEnded:
-    """The stream could not be opened, or has ended."""
+    """The stream could not be opened, or has ended. `lasting`: whether another one to the server
+    would end in the same way, until a file or a setting of either side changes."""
 
     connection: int
     reason: str
+    lasting: bool = False
 
 
 @dataclass(slots=True)
@@ -206,8 +208,9 @@ class PeerBecameSafe:
 
 @dataclass(frozen=True, slots=True)
 class ServerRefused:
-    """A server was not used: failover to it is not safe, it refused the logon for now, or it did
-    not answer. `instance` is empty where the server's name is not known."""
+    """A server was not used: failover to it is not safe, it refused the logon for now, it did not
+    answer, or TLS to it failed and another server may do. `instance` is empty where the server's
+    name is not known. A refusal that ends the client is its error, and no event."""
 
     instance: str
     address: str

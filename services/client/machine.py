@@ -73,6 +73,7 @@ from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
     LogonRefused,
+    NoUsableServer,
     RaylayError,
 )
 from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
@@ -85,6 +86,12 @@ WALKED_MESSAGES_MAX = 16
 client that has not published yet. For a larger one, the first message's origin time is taken for
 all, unless equal lengths tell where the last one is."""
 _LOGON = "logon"
+_ADVICE = {
+    "auth": "set user_id and password, or the certificate of tls (in the shell: --user and "
+    "--password-file, or --certificate and --private-key)",
+    "tls_required": "set tls (in the shell: --ca-file)",
+}
+"""What to set, by the reason of a refused logon."""
 ASK_AFTER_ROUNDS = 3
 """Number of rounds without a usable server after which servers that may not be used are asked for
 the addresses of others."""
@@ -207,7 +214,13 @@ class ClientMachine:
         self._asks: frozenset[str] = frozenset()
         """Addresses in this round of servers that may not be used and are only asked for the
         addresses of others."""
-        self._address = ""
+        self.address = ""
+        """Address of the current stream, or of the attempt."""
+        self._attempts = 0
+        """Number of attempts in this round."""
+        self._lasting: dict[str, str] = {}
+        """By the address of each server of this round whose attempt failed for a reason that
+        lasts: the reason."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0
@@ -241,7 +254,7 @@ class ClientMachine:
     def status(self) -> str:
         """Returns the client's state, as text."""
         if self.state is ClientState.READY:
-            return f"connected to {self.instance} at {self._address}"
+            return f"connected to {self.instance} at {self.address}"
         refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
         waiting = (
             f", not usable: {refused}" if refused and self.state is not ClientState.ENDED else ""
@@ -333,6 +346,8 @@ class ClientMachine:
         asks = self.chooser.to_ask() if self._backoff.tries >= ASK_AFTER_ROUNDS else []
         self._asks = frozenset(asks)
         self._untried = deque((*self.chooser.candidates(), *asks))
+        self._attempts = 0
+        self._lasting.clear()
 
     def _servers_resolved(
         self, event: ServersResolved, now_s: float, effects: list[Effect]
@@ -345,16 +360,28 @@ class ClientMachine:
 
     def _next_server(self, now_s: float, effects: list[Effect]) -> None:
         if not self._untried:
-            self._pause(now_s, effects)
+            if not self.chooser.current and 0 < self._attempts == len(self._lasting):
+                self._fail(self._unusable(), effects)
+            else:
+                self._pause(now_s, effects)
             return
         self.connection += 1
+        self._attempts += 1
         self.state = ClientState.CONNECTING
-        self._address = self._untried.popleft()
+        self.address = self._untried.popleft()
         self._deadline_s = now_s + self.options.connect_timeout_s
-        effects.append(Connect(self.connection, self._address))
+        effects.append(Connect(self.connection, self.address))
+
+    def _unusable(self) -> NoUsableServer:
+        name, reasons = self.options.client_name, self._lasting.items()
+        which = "its server" if len(reasons) == 1 else "any of its servers"
+        why = "; ".join(f"{address}: {reason}" for address, reason in reasons)
+        return NoUsableServer(f"client {name} cannot use {which}: {why}")
 
     def _pause(self, now_s: float, effects: list[Effect]) -> None:
         self.state = ClientState.PAUSING
+        for address, reason in self._lasting.items():
+            effects.append(Notify(ServerRefused("", address, reason)))
         pause_s = self._backoff.next_pause_s()
         self._deadline_s = now_s + pause_s
         refused = tuple(self.chooser.refused().items())
@@ -394,8 +421,10 @@ class ClientMachine:
         self, event: ConnectionEnded, now_s: float, effects: list[Effect]
     ) -> None:
         if event.connection == self.connection:
-            if self.state is ClientState.LOGGING_ON:
-                effects.append(Notify(ServerRefused("", self._address, event.reason)))
+            if event.lasting and self.state in (ClientState.CONNECTING, ClientState.LOGGING_ON):
+                self._lasting[self.address] = event.reason
+            elif self.state is ClientState.LOGGING_ON:
+                effects.append(Notify(ServerRefused("", self.address, event.reason)))
             self._lost(event.reason, now_s, effects)
 
     def _lost(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
@@ -406,7 +435,7 @@ class ClientMachine:
             return
         if was is not ClientState.READY:
             return
-        effects.append(Notify(Disconnected(self.instance, self._address, reason, text)))
+        effects.append(Notify(Disconnected(self.instance, self.address, reason, text)))
         self.instance = ""
         self._beat_due_s = None
         self.outbox.stop_sending()
@@ -439,7 +468,7 @@ class ClientMachine:
                 self._begin_round(now_s, effects)
             elif self.state in (ClientState.CONNECTING, ClientState.LOGGING_ON):
                 reason = f"no answer within {self.options.connect_timeout_s} s"
-                effects.append(Notify(ServerRefused("", self._address, reason)))
+                effects.append(Notify(ServerRefused("", self.address, reason)))
                 self._give_up(reason, now_s, effects)
             return
         if (
@@ -487,28 +516,33 @@ class ClientMachine:
             asked = str(header.get("user_id") or ""), str(header.get("pw") or "")
             self._send_logon(*self.options.answers(*asked), effects)
             return
-        effects.append(Notify(ServerRefused(instance, self._address, text or reason)))
-        if reason in _TRY_ELSEWHERE or self._address in self._asks:
+        if reason in _TRY_ELSEWHERE or self.address in self._asks:
+            effects.append(Notify(ServerRefused(instance, self.address, text or reason)))
             self._give_up(reason, now_s, effects)
         else:
-            self._fail(LogonRefused("logon", reason, text), effects)
+            self._fail(self._refusal(reason, text), effects)
+
+    def _refusal(self, reason: str, text: str) -> LogonRefused:
+        advice = f". Please {_ADVICE[reason]}" if reason in _ADVICE else ""
+        where = f"{self.address} refused the logon of client {self.options.client_name}"
+        return LogonRefused("logon", reason, f"{where}: {text or reason}{advice}")
 
     def _logged_on(self, header: Header, now_s: float, effects: list[Effect]) -> None:
         instance, group = str(header.get("instance") or ""), str(header.get("group") or "")
         chooser = self.chooser
-        chooser.found(self._address, instance, group)
+        chooser.found(self.address, instance, group)
         refusal = chooser.refusal(instance, group)
         if refusal:
-            effects.append(Notify(ServerRefused(instance, self._address, refusal)))
+            effects.append(Notify(ServerRefused(instance, self.address, refusal)))
             chooser.told_where(read_peers(header.get("peers")))
             self._give_up("not safe", now_s, effects)
             return
         if header.get("v") != PROTOCOL_VERSION:
             version = header.get("v")
             text = f"{instance} speaks protocol version {version!r}, not {PROTOCOL_VERSION}"
-            self._fail(LogonRefused("logon", "bad_version", text), effects)
+            self._fail(self._refusal("bad_version", text), effects)
             return
-        chooser.use(self._address, instance)
+        chooser.use(self.address, instance)
         self.state = ClientState.READY
         self.outbox.sending = True
         self.instance = instance
@@ -520,7 +554,7 @@ class ClientMachine:
         self.outbox.hear_clock(int(header.get("now") or 0), now_s)
         self.outbox.take_durable(header)
         resent = self.outbox.store.messages
-        effects.append(Notify(Connected(instance, group, self._address, resent)))
+        effects.append(Notify(Connected(instance, group, self.address, resent)))
         if abs(self.outbox.clock_ahead_us) > CLOCK_AHEAD_US_MAX:
             effects.append(Notify(ClockDiffers(instance, self.outbox.clock_ahead_us / 1e6)))
         heartbeat_s = self.options.heartbeat_s
@@ -574,7 +608,7 @@ class ClientMachine:
         text = str(header.get("text") or "")
         if reason == "name_in_use":
             # Reconnecting would end the other client's connection, which would then do the same.
-            self._fail(LogonRefused("logon", reason, text), effects)
+            self._fail(self._refusal(reason, text), effects)
         else:
             self._give_up(reason, now_s, effects, text)
 

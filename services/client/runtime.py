@@ -69,6 +69,7 @@ from raylay.services.errors import (
     StorageError,
 )
 from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_stream import TlsError
 from raylay.services.protocol.frames import Frame, Header, encode_front
 
 PUBLISH_FRAME_BYTES = 256 * 1024
@@ -385,7 +386,8 @@ class ClientRuntime:
         except BAD_VALUES as error:
             # The frame's values violate the protocol, so later frames cannot be trusted, either.
             connection.abort()
-            self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")
+            reason = f"bad_frame: {type(error).__name__}: {error}"
+            self._stream_ended(connection, reason, False)
         except Exception as error:
             self.end_by(error)
 
@@ -397,10 +399,11 @@ class ClientRuntime:
                 subscription.put(batch)
 
     @ends_client
-    def _stream_ended(self, connection: Connection, reason: str) -> None:
+    def _stream_ended(self, connection: Connection, reason: str, lasting: bool) -> None:
         if connection is self.connection:
             self.connection = None
-            self.step(ConnectionEnded(connection.number, reason))
+            reason = reason.removeprefix(f"{self.machine.address}: ")
+            self.step(ConnectionEnded(connection.number, reason, lasting))
 
     def _resolve_servers(self, _: ResolveServers) -> None:
         assert self.loop is not None
@@ -427,8 +430,9 @@ class ClientRuntime:
         try:
             connection = await open_connection(address, make, self._tls)
         except (OSError, ValueError) as error:
-            self.refusals[address] = str(error)
-            self._perform(ConnectionEnded(number, str(error)))
+            reason = self.refusals[address] = str(error).removeprefix(f"{address}: ")
+            lasting = isinstance(error, TlsError) and error.lasting
+            self._perform(ConnectionEnded(number, reason, lasting))
             return
         except Exception as error:  # no caller waits for this task
             self.end_by(error)

@@ -67,7 +67,7 @@ async def connect(
     try:
         context = tls if isinstance(tls, ssl.SSLContext) else client_context(tls, f"TLS to {host}")
     except ConfigurationError as error:
-        raise TlsError(str(error)) from None
+        raise TlsError(str(error), lasting=True) from None
     wanted = (tls.server_name if isinstance(tls, TlsConfig) else "") or name or host
     shown = f"[{host}]" if ":" in host else host
     _, stream = await loop.create_connection(

@@ -1,4 +1,4 @@
-"""The reason why a TLS handshake failed: one sentence, with what to do."""
+"""The reason why a TLS handshake failed, as one sentence with what to do, and whether it lasts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ X509_SELF_SIGNED = (18, 19)
 X509_NO_ISSUER = (2, 20, 21)
 X509_OTHER_NAME = (62, 64)
 ALERTS = {
-    "CERTIFICATE_REQUIRED": "it wants a client certificate: give certificate and private key",
-    "UNKNOWN_CA": "it does not know the CA of our certificate: give one of its CA",
-    "CERTIFICATE_EXPIRED": "our certificate has expired: renew it",
+    "CERTIFICATE_REQUIRED": "it wants a client certificate: give certificate and private_key",
+    "UNKNOWN_CA": "it does not know the CA of our certificate: give one of its CA (certificate)",
+    "CERTIFICATE_EXPIRED": "our certificate has expired: renew it (certificate)",
     "BAD_CERTIFICATE": "it does not accept our certificate: look at its dates and its CA",
     "CERTIFICATE_UNKNOWN": "it does not accept our certificate: look at its dates and its CA",
     "PROTOCOL_VERSION": "both sides have no TLS version in common: TLS 1.2 and 1.3 are spoken",
@@ -29,6 +29,21 @@ SENT = {
     "HTTP_REQUEST": "it speaks plain HTTP",
     "UNKNOWN_PROTOCOL": "it speaks no TLS there",
 }
+
+
+def is_lasting(error: BaseException) -> bool:
+    """Returns whether another attempt would fail in the same way, until a file or a setting of
+    either side changes.
+
+    Args:
+        error: error of the handshake, or of the first read after it.
+    """
+    reason = str(getattr(error, "reason", "") or "")
+    return (
+        isinstance(error, ssl.SSLCertVerificationError)
+        or reason in SENT
+        or any(reason.endswith(f"ALERT_{word}") for word in ALERTS)
+    )
 
 
 def why(error: BaseException, *, name: str = "") -> str:

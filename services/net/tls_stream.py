@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from raylay.services.net.tls_files import PeerCertificate
-from raylay.services.net.tls_problems import why
+from raylay.services.net.tls_problems import is_lasting, why
 from raylay.services.net.tls_records import TlsRecordCounter
 
 HANDSHAKE_TIMEOUT_S = 5.0
@@ -31,7 +31,16 @@ HANDSHAKE_RECORD = 22
 
 
 class TlsError(OSError):
-    """A TLS error; the text says why, and what to do."""
+    """A TLS error; the text says why, and what to do.
+
+    Attributes:
+        lasting: whether another attempt would fail in the same way, until a file or a setting of
+            either side changes.
+    """
+
+    def __init__(self, text: str, *, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.lasting = lasting
 
 
 class TlsStream(asyncio.Protocol):
@@ -116,7 +125,8 @@ class TlsStream(asyncio.Protocol):
                 server_hostname=self._name,
             )
         except (TypeError, ValueError):
-            self.give_up(f"no certificate can be for the name {self._name!r}: give server_name")
+            text = f"no certificate can be for the name {self._name!r}: give server_name"
+            self.give_up(text, lasting=True)
             return
         self._timer = self.loop.call_later(HANDSHAKE_TIMEOUT_S, self._late)
         if not self._server_side:
@@ -165,7 +175,7 @@ class TlsStream(asyncio.Protocol):
             self.give_up("it speaks no TLS, and this transport speaks nothing else"
                          if self._server_side
                          else "it speaks no TLS: connect without, or to its transport with TLS",
-                         gently=True)  # fmt: skip
+                         gently=True, lasting=True)  # fmt: skip
             return
         if self._came_bytes > HANDSHAKE_BYTES_MAX:
             self.give_up(f"its TLS handshake is longer than {HANDSHAKE_BYTES_MAX} bytes")
@@ -188,7 +198,8 @@ class TlsStream(asyncio.Protocol):
         except (ssl.SSLError, ssl.CertificateError) as error:
             # The alert tells the other side as well.
             self.flush()
-            self.give_up(why(error, name=self._name or ""), gently=True)
+            text = why(error, name=self._name or "")
+            self.give_up(text, gently=True, lasting=is_lasting(error))
             return
         self._cancel()
         self.flush()
@@ -204,9 +215,9 @@ class TlsStream(asyncio.Protocol):
     def _late(self) -> None:
         self.give_up(f"its TLS handshake was not done within {HANDSHAKE_TIMEOUT_S:g} s")
 
-    def give_up(self, text: str, *, gently: bool = False) -> None:
+    def give_up(self, text: str, *, gently: bool = False, lasting: bool = False) -> None:
         """Ends the connection before its handshake is done. `gently`: after the data that was
-        written."""
+        written; `lasting`: as in TlsError."""
         if self.is_over:
             return
         self.is_over = True
@@ -217,7 +228,7 @@ class TlsStream(asyncio.Protocol):
                 self.loop.call_later(CLOSE_TIMEOUT_S, self.raw.abort)
             else:
                 self.raw.abort()
-        self.failed(TlsError(f"{self.who}: {text}"))
+        self.failed(TlsError(f"{self.who}: {text}", lasting=lasting))
 
     def _cancel(self) -> None:
         if self._timer is not None:
@@ -248,7 +259,8 @@ class TlsStream(asyncio.Protocol):
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
-                problem = TlsError(f"{self.who}: {why(error, name=self._name or '')}")
+                text = f"{self.who}: {why(error, name=self._name or '')}"
+                problem = TlsError(text, lasting=is_lasting(error))
             silent -= len(parts)
             if problem is None and silent > 0 and self._are_too_many(silent):
                 problem = TlsError(

@@ -18,6 +18,7 @@ from raylay.services.errors import (
     ControlRefused,
     FabricError,
     LogonRefused,
+    NoUsableServer,
     RaylayError,
     RemoteProtocolError,
 )
@@ -199,5 +200,5 @@ class said_plainly:
             raise ControlRefused(f"{self._instance}: {error}") from None
         if isinstance(error, CommandFailed | RemoteProtocolError):
             raise ConfigurationError(f"{self._instance}: {error}") from None
-        if isinstance(error, ConnectionLost):
+        if isinstance(error, ConnectionLost | NoUsableServer):
             raise FabricError(f"{self._instance} cannot be reached by clients: {error}") from None

@@ -57,6 +57,7 @@ from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
     LogonRefused,
+    NoUsableServer,
     PublishStoreFull,
     SequenceConflict,
 )
@@ -562,8 +563,64 @@ def test_a_refusal_for_good_ends_the_client(reason: str) -> None:
     effects = bench.log_on("A", status="failure", reason=reason, text="go away")
     [error] = [effect.error for effect in effects if isinstance(effect, Fail)]
     assert isinstance(error, LogonRefused)
-    assert (error.reason, str(error)) == (reason, "go away")
+    assert error.reason == reason
+    assert str(error) == "A:1 refused the logon of client desk: go away"
     assert bench.machine.state is ClientState.ENDED
+    # The error says it: an event besides would be a second message of the same.
+    assert not [effect for effect in effects if isinstance(effect, Notify)]
+
+
+@pytest.mark.parametrize("stage", ["connecting", "logging on"])
+def test_servers_that_cannot_be_used_end_the_client_in_its_first_round(stage: str) -> None:
+    bench = Bench("A", "B")
+    bench.step(StartRequested())
+    effects: list[Effect] = []
+    for reason in ("an unknown CA", "another name"):
+        assert bench.machine.state is ClientState.CONNECTING
+        if stage == "logging on":
+            bench.step(ConnectionOpened(bench.machine.connection))
+        effects = bench.step(ConnectionEnded(bench.machine.connection, reason, True))
+    [error] = [effect.error for effect in effects if isinstance(effect, Fail)]
+    assert isinstance(error, NoUsableServer)
+    assert str(error) == (
+        "client desk cannot use any of its servers: A:1: an unknown CA; B:1: another name"
+    )
+    assert not [effect for effect in effects if isinstance(effect, Notify)]
+
+
+def test_one_server_that_may_come_back_keeps_the_client_trying() -> None:
+    bench = Bench("A", "B")
+    bench.step(StartRequested())
+    refused = Notify(ServerRefused("", "A:1", "an unknown CA"))
+    for _ in range(3):
+        bench.step(ConnectionEnded(bench.machine.connection, "an unknown CA", True))
+        effects = bench.lose()
+        assert refused in effects and isinstance(effects[-1], Notify)
+        assert bench.machine.state is ClientState.PAUSING
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        bench.step(TimePassed())
+    # What lasted in an earlier round counts no more: A is down now.
+    bench.lose()
+    bench.step(ConnectionEnded(bench.machine.connection, "another name", True))
+    assert bench.machine.state is ClientState.PAUSING
+
+
+def test_a_client_that_was_logged_on_tries_on_whatever_its_servers_say() -> None:
+    bench = Bench("A")
+    bench.log_on("A")
+    bench.now_s += 10
+    bench.lose()
+    for _ in range(3):
+        effects = bench.step(ConnectionEnded(bench.machine.connection, "it has expired", True))
+        assert Notify(ServerRefused("", "A:1", "it has expired")) in effects
+        assert bench.machine.state is ClientState.PAUSING
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        bench.step(TimePassed())
+    bench.step(ConnectionOpened(bench.machine.connection))
+    bench.answer("A")
+    assert bench.machine.state is ClientState.READY
 
 
 @pytest.mark.covers("Configuration", "a challenge (`retry`) is answered on the same")
