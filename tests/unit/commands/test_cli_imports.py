@@ -75,7 +75,11 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
         (
             ("events",),
             (OF_LOOKING - {"raylay.services.commands.status"})
-            | {"raylay.services.commands.events"},
+            | {
+                "raylay.services.commands.events",
+                "raylay.services.commands.shared.kept_logs",
+                "raylay.services.fabric.records.stopped",
+            },
         ),
     ],
 )
