@@ -89,6 +89,8 @@ def test_offsets_by_limits(mixed: Log) -> None:
         found += read
         at = end
     assert at == reader.latestOffset(at, ReadAllAvailable())
+    reported = reader.reportLatestOffset()
+    assert reported is not None and reported["Chicago-1"]["txid"] == mixed.last_txid
     first = reader.initialOffset()
     assert found == txids(reader, first, reader.latestOffset(first, ReadAllAvailable()))
     assert len(found) == len(set(found)) == 1080
@@ -308,6 +310,11 @@ def test_live_beside_the_running_instance(spark: Any, instance: Any, tmp_path: P
                 if number % 200 == 199:
                     client.flush()
         assert done.wait(LIVE_TIMEOUT_S), f"{len(seen)} of {LIVE_MESSAGES} came"
+        query.processAllAvailable()
+        (told,) = query.lastProgress["sources"]
+        ends = [json.loads(told[name]) for name in ("endOffset", "latestOffset")]
+        read, newest = (each[instance.directory.name]["txid"] for each in ends)
+        assert LIVE_MESSAGES <= read <= newest
     finally:
         query.stop()
     assert seen.keys() == published.keys()

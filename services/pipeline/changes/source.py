@@ -282,6 +282,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {place.instance: offset_of(place, begin + count)}
         return {place.instance: {n: value for n, value in known.items() if n != "snapshot"}}
 
+    @plain_errors()
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Returns the newest committed message of the instance, for Spark's progress of the
+        query."""
+        place = self._options.topic_read().place
+        return {place.instance: offset_of(place, last_txid(place))}
+
     def _known(self, place: JournalPlace, offset: dict[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] | None = offset.get(place.instance)
         if known is None:

@@ -640,6 +640,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[name] = offset_of(places_read[name], begins[name] + count)
         return self._copies.ended(start, found, self._bounds)
 
+    @plain_errors()
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Returns the newest committed messages of each instance, for Spark's progress of the
+        query."""
+        places_now = self.options.places()
+        return {place.instance: offset_of(place, self._newest(place)) for place in places_now}
+
     def _newest(self, place: JournalPlace) -> int:
         return last_txid(place, self.options.damage)
 
