@@ -17,7 +17,6 @@ from raylay.services.errors import FabricError, StorageLocked
 from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.stopped import stopped
-from raylay.services.hosts.storage import size_text
 from raylay.services.inspection.separate_reading import read_separately
 from raylay.services.server.data.backup import make_backup
 from raylay.services.server.data.backup_manifest import RECORD_FILE, BackupManifest, Row
@@ -123,7 +122,7 @@ def _made(directory: Path, place: Path, record: FabricRecord) -> tuple[str, Back
 def _described(manifest: BackupManifest) -> str:
     return (
         f"{manifest.messages:,} messages up to transaction {manifest.last_txid}, "
-        f"{size_text(manifest.size_bytes)} in {len(manifest.files)} files"
+        f"{manifest.size_bytes / 1e6:,.1f} MB in {len(manifest.files)} files"
     )
 
 
@@ -175,6 +174,9 @@ def restore_command(
         if directory is None:
             _restore_record(path, manifest)
         _tell(path, manifest, done, as_json)
+    if not check and not as_json:
+        for command in _next_commands([*manifests.values()], target.directory.parent):
+            echo(f"next: {command}")
 
 
 def _target(manifest: BackupManifest, directory: Path | None) -> RestoreTarget:
@@ -228,9 +230,21 @@ def _tell(path: Path, manifest: BackupManifest, done: RestoreResult | None, as_j
         echo(f"  {before} was moved to {aside}")
     if done is not None:
         echo(f"  restored: {done.directory}")
-        if registry.find(manifest.fabric) is not None:
-            echo(f"  next: raylay restart {manifest.instance}")
-        else:
-            record = _record_of(manifest)
-            home = done.directory.parent if record is None else record.directory
-            echo(f"  next: raylay up {shlex.quote(str(home))}")
+
+
+def _next_commands(manifests: list[BackupManifest], home: Path) -> list[str]:
+    """Returns the commands that begin the restored instances.
+
+    Args:
+        home: the directory of a fabric whose record is not known.
+    """
+    found: list[str] = []
+    for fabric in dict.fromkeys(each.fabric for each in manifests):
+        names = [each.instance for each in manifests if each.fabric == fabric]
+        if registry.find(fabric) is not None:
+            found.append(f"raylay restart {' '.join(names)} --fabric {fabric}")
+            continue
+        record = _record_of(next(each for each in manifests if each.fabric == fabric))
+        place = home if record is None else record.directory
+        found.append(f"raylay up {shlex.quote(str(place))}")
+    return found

@@ -321,6 +321,7 @@ def status_lines(found: dict[str, Any]) -> list[str]:
         *front_log_lines(instances),
         *retention_lines(instances),
         *security_file_lines(instances),
+        *certificate_lines(instances),
         *view_lines(instances),
         *slow_client_lines(instances),
         *action_lines(instances),
@@ -408,6 +409,16 @@ def retention_lines(instances: list[dict[str, Any]]) -> list[str]:
         f"{instance['name']}: retention waits: {instance['retention_held']}"
         for instance in instances
         if instance.get("retention_held")
+    ]
+
+
+def certificate_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Returns a line for each certificate that ends soon, or has ended, with what to do."""
+    return [
+        f"{instance['name']}: {each['warning']}"
+        for instance in instances
+        for each in instance.get("certificates", [])
+        if each["warning"]
     ]
 
 

@@ -18,6 +18,7 @@ from raylay.services.server.action_calls import ActionCalls
 from raylay.services.server.action_runner import ActionControl
 from raylay.services.server.admin_interface import AdminInterface
 from raylay.services.server.admin_snapshot import AdminSnapshots
+from raylay.services.server.certificate_watch import CertificateWatch
 from raylay.services.server.children.child_connection import ChildConnection, ChildHosts
 from raylay.services.server.children.starts import ChildStarts
 from raylay.services.server.children.supervisor import Supervisor
@@ -153,6 +154,7 @@ class InstanceParts:
         self.queues = queues = self._made_queues(recovered, tables, starts, deliveries)
         slowed = SlowedPublishers(runtime, queues)
         self.reader_holds = ReaderHolds(runtime, instance, queues.removable)
+        self.certificates = CertificateWatch(runtime)
         self.maintenance = Maintenance(runtime, instance, reading, self.reader_holds)
         self.sow = self._made_sow(recovered)
         self.recovery = RecoveryPoints(runtime, instance, recovered.log, directory)
@@ -330,6 +332,7 @@ class InstanceParts:
             self._runtime,
             self.instance,
             admission=self.admission,
+            certificates=self.certificates,
             clients=self.clients,
             commits=self.commits,
             deliveries=deliveries,
@@ -405,6 +408,7 @@ class InstanceParts:
         self.clients.events.begin()
         runtime.every(1.0, self._each_second)
         runtime.every(POINT_INTERVAL_S, self.recovery.write_point)
+        self.certificates.begin()
         self.reader_holds.check()
         runtime.every(CHECK_INTERVAL_S, self.reader_holds.check)
         config = runtime.config

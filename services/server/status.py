@@ -12,6 +12,7 @@ from typing import Any
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.readable import UNREADABLE
 from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.server.certificate_watch import CertificateWatch
 from raylay.services.server.clients.admission import ClientAdmission, unserved
 from raylay.services.server.clients.client_status import connection_status, consumer_status
 from raylay.services.server.clients.named_readers import ReaderHolds
@@ -105,6 +106,7 @@ class InstanceStatus:
         instance: RecoveredInstance,
         *,
         admission: ClientAdmission,
+        certificates: CertificateWatch,
         clients: ClientSessions,
         commits: Commits,
         deliveries: QueueDeliveries,
@@ -119,6 +121,7 @@ class InstanceStatus:
         self._runtime = runtime
         self._instance = instance
         self._admission = admission
+        self._certificates = certificates
         self._clients = clients
         self._commits = commits
         self._deliveries = deliveries
@@ -230,6 +233,7 @@ class InstanceStatus:
             **self._commits.status(),
             retention_held=self._reader_holds.retention_held,
             readers=self._reader_holds.status(),
+            certificates=self._certificates.status(),
             **self._sow.status(),
             **self._queues.status(),
             **self._clients.pools.status(),
@@ -379,6 +383,7 @@ class InstanceStatus:
                 name: _queue_figures(each)
                 for name, each in self._queues.status().get("queues", {}).items()
             },
+            "certificates": self._certificates.figures(),
             "places": {
                 "pid": os.getpid(),
                 "journal_directory": str(self._runtime.directory / JOURNAL_DIRECTORY),

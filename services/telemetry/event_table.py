@@ -81,8 +81,7 @@ ENTRIES = (
         "The data directory is an older copy of itself: the instance begins anew as another "
         "incarnation.",
         "A snapshot or a backup was restored.",
-        "The instance takes what it lacks from its peers. Make copies with `raylay backup`, and "
-        "put them back with `raylay restore`.",
+        "It takes what it lacks from its peers. Make copies with `raylay backup` only.",
     ),
     CatalogueEntry(
         "00-0008",
@@ -315,6 +314,20 @@ ENTRIES = (
         "New certificate files of the administrator's interface cannot be used.",
         "A file is missing or does not fit the key.",
         "Mend the files that `text` names; the former ones stay in use.",
+    ),
+    CatalogueEntry(
+        "0A-0011",
+        "certificate_ends",
+        "warning",
+        "A certificate, or a CA, ends within 30, 7 or 1 days.",
+        action="Renew the file that `text` names; new files are used without a restart.",
+    ),
+    CatalogueEntry(
+        "0A-0012",
+        "certificate_ended",
+        "error",
+        "A certificate, or a CA, has ended: new connections with it are refused.",
+        action="Renew the file that `text` names; new files are used without a restart.",
     ),
     # -- 1D: transaction log and disk --------------------------------------------------------------
     CatalogueEntry(

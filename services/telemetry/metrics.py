@@ -36,14 +36,16 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     queues                                                {name: {...}} with
         delivered, expired_leases                         counters
         depth, leases, consumers, oldest_lease_age_ms     now
+    certificates                                          {file: {...}} with
+        expires_in_ms                                     now
 
 The places are those of the instance's process and files, of which each scrape looks up
 `journal_bytes`, `disk_free_bytes`, `disk_bytes` and the `process_…` metrics.
 
 Every other metric is named `raylay_…`, and all have the label `instance`, those of destinations
 `destination` as well, those of SOW topics, views and conflated topics `topic`, those of shares
-`limit`, those of queues `queue`. The number of series is bounded: of each kind `PARTS_MAX` parts
-have series of their own, and the others share one.
+`limit`, those of queues `queue`, those of certificates `file`. The number of series is bounded: of
+each kind `PARTS_MAX` parts have series of their own, and the others share one.
 """
 
 from __future__ import annotations
@@ -366,6 +368,15 @@ _OF_QUEUE = (
         of_others=max,
     ),
 )
+_OF_CERTIFICATE = (
+    _MetricDescription(
+        "expires_in_ms",
+        "certificate_expires",
+        "s",
+        "time until the first certificate of a file ends; below 0: it has ended",
+        of_others=min,
+    ),
+)
 _OF_EACH = (
     ("destinations", "destination", _OF_DESTINATION),
     ("sow_topics", "topic", _OF_SOW_TOPIC),
@@ -373,6 +384,7 @@ _OF_EACH = (
     ("conflated_topics", "topic", _OF_CONFLATED_TOPIC),
     ("shares", "limit", _OF_SHARE),
     ("queues", "queue", _OF_QUEUE),
+    ("certificates", "file", _OF_CERTIFICATE),
 )
 """Key in the snapshot, label, and metric descriptions, for each kind of part that has metrics of
 its own."""
@@ -386,6 +398,7 @@ VIEW_KEYS = frozenset(item.key for item in _OF_VIEW)
 CONFLATED_TOPIC_KEYS = frozenset(item.key for item in _OF_CONFLATED_TOPIC)
 SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
 QUEUE_KEYS = frozenset(item.key for item in _OF_QUEUE)
+CERTIFICATE_KEYS = frozenset(item.key for item in _OF_CERTIFICATE)
 
 
 class Metrics:

@@ -25,6 +25,7 @@ from support.promlint import problems
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.metrics import (
     _OF_EACH,
+    CERTIFICATE_KEYS,
     CONFLATED_TOPIC_KEYS,
     DESTINATION_KEYS,
     KEYS,
@@ -74,7 +75,10 @@ def scrape(port: int) -> dict[str, float]:
     }
 
 
-EACH = {"conflated_topics", "destinations", "queues", "shares", "sow_topics", "views"}
+EACH = {
+    *("certificates", "conflated_topics", "destinations", "queues", "shares", "sow_topics"),
+    "views",
+}
 """Parts of a snapshot with metrics of their own."""
 DISK = {"journal_bytes", "disk_free_bytes", "disk_bytes"}
 """Keys that a scrape looks up by itself, where the snapshot names the places."""
@@ -245,8 +249,11 @@ def test_every_key_is_served() -> None:
     }
     snapshot["shares"] = {"client_user": {"reached": 7}}
     snapshot["queues"] = {"json/work": {key: n for n, key in enumerate(sorted(QUEUE_KEYS), 1)}}
+    snapshot["certificates"] = {"/tls/a.crt": {"expires_in_ms": -2_500}}
     with serving(lambda: snapshot) as port:
         found = scrape(port)
+    crt = '{file="/tls/a.crt",instance="Chicago-1"}'
+    assert found["raylay_certificate_expires_seconds" + crt] == -2.5
     assert found['raylay_shares_reached_total{instance="Chicago-1",limit="client_user"}'] == 7
     assert found['raylay_published_total{instance="Chicago-1"}'] == snapshot["published"]
     assert found['raylay_buffer_bytes{instance="Chicago-1"}'] == snapshot["buffer_bytes"]
@@ -275,7 +282,7 @@ def test_every_key_is_served() -> None:
     assert found["raylay_queue_oldest_lease_age_seconds" + work] == 0.006
     parts = (
         *(DESTINATION_KEYS, SOW_TOPIC_KEYS, VIEW_KEYS, CONFLATED_TOPIC_KEYS),
-        *(SHARE_KEYS, QUEUE_KEYS),
+        *(SHARE_KEYS, QUEUE_KEYS, CERTIFICATE_KEYS),
     )
     one_of_each = len(KEYS - {"commit_latency", *EACH}) + sum(map(len, parts))
     assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 2
