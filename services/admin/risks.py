@@ -82,7 +82,7 @@ _COMMANDS: Mapping[str, str] = {
     "downgrade": "downgrade {instance} {name}",
     "upgrade": "upgrade {instance} {name}",
     "reconnect": "reconnect {instance} {name}",
-    "disconnect": "disconnect {instance} {name}",
+    "disconnect": "disconnect {name} --instance {instance}",
     "compact": "compact {instance} {name}",
     "dump": "diagnostics {instance}",
     "enable_proxied": "queue proxied {name} {instance}",

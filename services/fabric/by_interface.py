@@ -192,6 +192,10 @@ class InterfaceFabric:
         process = f"{found.get('pid', 0)}/{found.get('started_us', 0)}"
         return EventAnswer(name, process, found.get("events") or [])
 
+    def log_page(self, name: str, query: str) -> Any:
+        """Returns the answer of an instance's interface to a query of `/raylay/log.json`."""
+        return self._get(name, f"raylay/log.json?{query}")
+
     # -- acting ----------------------------------------------------------------------------------
     def control(
         self, name: str, call: str, *, timeout_s: float | None = None, **arguments: Any

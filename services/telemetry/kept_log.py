@@ -48,14 +48,16 @@ class KeptLog:
     Args:
         directory: see `kept_log_directory`; it may not be there.
         process: the process whose lines are read; empty: all.
+        since_us: time in microseconds since 1970; files that end earlier are not read.
 
     Attributes:
         damaged: number of lines that cannot be read, such as the torn last line of a process that
             was killed.
     """
 
-    def __init__(self, directory: Path, process: str = "") -> None:
+    def __init__(self, directory: Path, process: str = "", since_us: int = 0) -> None:
         self._directory = directory
+        self._since_ns = since_us * 1_000
         self._process = _UNSAFE.sub("_", process)
         self._places: dict[str, tuple[int, int]] = {}
         """Number of the file, and position in it behind the last line read, by process."""
@@ -102,7 +104,10 @@ class KeptLog:
     def _lines_of(
         self, file: Any, process: str, number: int, position: int, is_last: bool
     ) -> Iterator[LogLine]:
-        if os.fstat(file.fileno()).st_size < position:
+        status = os.fstat(file.fileno())
+        if not is_last and status.st_mtime_ns < self._since_ns:
+            return
+        if status.st_size < position:
             position = 0  # It was emptied.
         file.seek(position)
         self._places[process] = number, position

@@ -31,10 +31,15 @@ class Shell:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.directory = place / "data" / "solo"
-        settings = Fabric("solo", topics=["orders"]).region("here", instances=1).settings()
+        settings = (
+            Fabric("solo", topics=["orders"], admin={"enabled": True})
+            .region("here", instances=1)
+            .settings()
+        )
         record = plan.record_of(settings, self.directory)
         record.save()
         (declared,) = settings.instances
+        self.admin_address = plan.admin_address(settings, record, declared)
         self.data = plan.data_directory(record, declared)
         self.data.mkdir(parents=True)
         plan.instance_config(settings, record, declared).save(self.data)
@@ -125,9 +130,20 @@ def test_the_log_of_a_killed_instance_is_read_and_its_events_survive(shell: Shel
     assert moments == sorted(moments)
 
 
+@pytest.mark.covers("Logging", "the kept log of an instance of another host")
+def test_from_another_host_the_log_is_read_over_the_interface(shell: Shell) -> None:
+    shell.instance()
+    until(lambda: is_logged(shell, "admin_interface_serves"))
+    there = shell.raylay("logs", "here-1", "--json", "--http", shell.admin_address).stdout
+    here = shell.raylay("logs", "here-1", "--json").stdout
+    assert there and here.startswith(there)
+    last = shell.raylay("logs", "here-1", "-n", "1", "--http", shell.admin_address).stdout
+    assert len(last.splitlines()) == 1
+
+
 def test_lines_are_chosen_by_level_time_and_number(shell: Shell) -> None:
     shell.instance()
-    until(lambda: is_logged(shell, "started"))
+    until(lambda: is_logged(shell, "admin_interface_serves"))
     with (shell.log / "here-1-00000.log").open("a") as file:
         for second, level in ((1, "info"), (2, "error"), (3, "critical")):
             line = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,26 @@ class FabricPlace:
         """Returns whether this host has a log of one of the instances."""
         return any(self.log_directory(each) is not None for each in self.hosts)
 
+    def is_here(self, instance: str) -> bool:
+        """Returns whether an instance's host is this one; an instance that the fabric does not
+        have has no other."""
+        host = self.hosts.get(instance, "")
+        if not host:
+            return True
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind((host, 0))
+        except OSError:
+            return False
+        return True
+
     def elsewhere(self, instance: str) -> str:
         """Returns a sentence on where the log of an instance is of which this host has none."""
         return (
             f"this host has no log of {instance}: its host is {self.hosts[instance]}, and there it "
-            f"is in {self.directories[-1]}/log; it has none before its first start"
+            f"is in {self.directories[-1]}/log; it has none before its first start. An instance "
+            "with an administrator's interface tells its log from afar"
         )
 
 

@@ -29,6 +29,7 @@ from raylay.services.processes.admin.guard import NOTHING, InterfaceSettings, Re
 from raylay.services.processes.admin.host import HostReader
 from raylay.services.processes.admin.instance_client import InstanceClient
 from raylay.services.processes.admin.instance_readings import InstanceReadings
+from raylay.services.processes.admin.kept_log_routes import KeptLogRoutes, kept_directory_of
 from raylay.services.processes.admin.message_clients import MessageClients
 from raylay.services.processes.admin.messages_routes import MessagesRoutes
 from raylay.services.processes.admin.resource_routes import ResourceRoutes
@@ -156,6 +157,8 @@ class AdminServer:
         app = guard.build()
         ResourceRoutes(guard, sampler, statistics, actions).add_routes(app.router)
         messages.add_routes(app.router)
+        kept = KeptLogRoutes(config.instance, kept_directory_of(config.log), guard.viewer)
+        kept.add_routes(app.router)
         fabric.add_routes(app.router)
         app.on_startup.append(fabric.start_up)
         app.on_shutdown.append(fabric.shut_down)

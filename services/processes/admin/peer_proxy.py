@@ -34,7 +34,7 @@ SILENCE_S = 60.0
 BODY_BYTES_MAX = 64 * 1024
 ROOTS = frozenset(("amps", "metrics"))
 OWN = re.compile(
-    r"(?:summary|events|check|drills|status)\.json|events|messages|publish|risk"
+    r"(?:summary|events|check|drills|log|status)\.json|events|messages|publish|risk"
     r"|(?:drills|message|trace)/.+",
     re.DOTALL,
 )
