@@ -115,8 +115,9 @@ action-modules: $(STAMP)  ## write the modules of actions for scripts, and in do
 codes-page: $(STAMP)  ## write docs/codes.md from the catalogue of events
 	PYTHONPATH=tests $(PY) -m support.codes_page
 
-pictures: $(STAMP)  ## the pictures of the console in docs/pictures (Chromium)
+pictures: $(STAMP)  ## the pictures of the console and of reports in docs/pictures (Chromium)
 	PYTHONPATH=tests $(PY) -m support.console_pictures
+	PYTHONPATH=tests $(PY) -m support.report_pictures
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*

@@ -380,6 +380,16 @@ class Browser:
             self._chromium.close()
             self._playwright.stop()
 
+    def drawn(self, html: str, width: int, height: int) -> bytes:
+        """Returns the picture of the first pixels of a page that asks for nothing, as PNG."""
+        with self._entered():
+            page = self._chromium.new_page(viewport={"width": width, "height": height})
+            try:
+                page.set_content(html)
+                return bytes(page.screenshot())
+            finally:
+                page.close()
+
     @contextmanager
     def console(
         self,
