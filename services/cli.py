@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "topics": (
         f"{_COMMANDS}.status:topics",
-        "Show the topics of a fabric, their rates, and the instances that journal them.",
+        "Show the topics of a fabric: their messages, size and rate, and who journals them.",
     ),
     "subscribers": (
         f"{_COMMANDS}.status:subscribers",

@@ -390,7 +390,7 @@ class LmdbJournalReader:
         """Returns the sequences of the records behind `after_txid` up to and including
         `last_txid`, from the headers of the runs."""
         found = PublisherRanges()
-        for _, _, (_, run, ranges) in self._headers(after_txid + 1):
+        for _, _, (_, run, ranges, _) in self._headers(after_txid + 1):
             if run.first_txid > last_txid:
                 break
             skipped = max(0, after_txid + 1 - run.first_txid)
@@ -436,7 +436,7 @@ class LmdbJournalReader:
                 return
             for key, block in blocks:
                 for header in segment.headers(key, block, run_at(block, at)):
-                    index.add(header.run, header.ranges, header.length_bytes)
+                    index.add(header.run, header.ranges, header.length_bytes, header.is_message)
         raise self._unsettled()
 
     def _listed_indexes(self, newest_first: bool) -> Iterator[SegmentIndex]:
@@ -464,7 +464,7 @@ class LmdbJournalReader:
     def _find_sequence(self, publisher: int, sequence: int) -> int | None:
         for index in self._listed_indexes(newest_first=True):
             for first_txid, end_txid in index.places_of(publisher, sequence):
-                for _, _, (_, run, ranges) in self._headers(first_txid, EXTENT_BYTES):
+                for _, _, (_, run, ranges, _) in self._headers(first_txid, EXTENT_BYTES):
                     if run.publisher == publisher and run.kind == Kind.RECORDS:
                         before = 0
                         for first, last in ranges:
@@ -506,7 +506,7 @@ class LmdbJournalReader:
         for last_sequence, first_txid, end_txid in sorted(extents, reverse=True):
             if last_sequence <= highest:
                 break
-            for _, _, (_, run, _) in self._headers(first_txid, EXTENT_BYTES):
+            for _, _, (_, run, _, _) in self._headers(first_txid, EXTENT_BYTES):
                 if run.first_txid >= end_txid:
                     break
                 if (
@@ -530,7 +530,7 @@ class LmdbJournalReader:
             first_txid = index.extent_at_time(time_us)
             if first_txid is None:
                 continue
-            for _, _, (_, run, _) in self._headers(first_txid, EXTENT_BYTES):
+            for _, _, (_, run, _, _) in self._headers(first_txid, EXTENT_BYTES):
                 if run.receive_time_us >= time_us:
                     return run.first_txid
         return self.last_txid + 1

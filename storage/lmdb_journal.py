@@ -43,6 +43,7 @@ from raylay.storage.journal import (
     believed_time_us,
 )
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.journal_topics import JournalTopics
 from raylay.storage.maintenance import (
     IN_USE,
     SegmentMaintenance,
@@ -62,6 +63,7 @@ from raylay.storage.segments import (
     OpenedSegment,
     SegmentFile,
     block_last_txid,
+    index_of,
     list_segments,
     open_environment,
     read_meta,
@@ -202,6 +204,7 @@ class LmdbJournal:
         self._mover: threading.Thread | None = None
         self._moving_ends = threading.Event()
 
+        self.topics = JournalTopics(self._directory, self._archive)
         self._opening = OpeningEntries(META_PREFIX)
         self._lock = FileLock(self._directory / "lock")
         self._active: ActiveSegment | None = None
@@ -239,6 +242,7 @@ class LmdbJournal:
         self._held = self._held_at_opening(active, files)
         self._reads.last_txid = active.index.last_txid or active.first_txid - 1
         self._recover_front(active)
+        self.topics.opened({active.first_txid: active.index})
         held = self._held.copy()
         held.update(active.index.summary)
         first_txid = files[0].first_txid if files else active.first_txid
@@ -687,6 +691,7 @@ class LmdbJournal:
         fresh = self._create_active(along[0].first_txid if along else first_txid)
         for commit in along:
             fresh.take(commit.runs, commit.lengths)
+        self.topics.opened({old.first_txid: old.index, fresh.first_txid: fresh.index})
         self._held.update(old.index.summary)
         self._closed_bytes += old.file_bytes
         self._active = fresh
@@ -765,10 +770,10 @@ class LmdbJournal:
                 return False
             if age_s is None or file.suffix == ".live":
                 return True
-            last_us = _index(file).last_time_us
+            last_us = index_of(file).last_time_us
             if last_us > now_us:
                 behind = [
-                    _index(each).first_time_us
+                    index_of(each).first_time_us
                     for each in list_segments(self._directory, self._archive)
                     if each.first_txid > file.first_txid and each.suffix != ".live"
                 ]
@@ -821,6 +826,7 @@ class LmdbJournal:
         # `_release` again.
         self._next_boundary_txid = pending[0] if pending else NEVER_TXID
         self._seal_pending()
+        self.topics.refresh()
         self._apply_retention()
 
     def compress(self, before_txid: int | None = None) -> list[Outcome]:
@@ -849,6 +855,7 @@ class LmdbJournal:
             )
         finally:
             self._has_removed = True
+            self._tasks.put(self.topics.refresh)
 
     # -- end ---------------------------------------------------------------------------------
     def close(self) -> None:
@@ -891,8 +898,3 @@ class LmdbJournal:
 
 
 __all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]
-
-
-def _index(file: SegmentFile) -> SegmentIndex:
-    with OpenedSegment(file) as segment:
-        return segment.index()

@@ -19,9 +19,11 @@ A meta entry is a key (text, and for a publisher its id, 8 bytes big-endian) and
     sum+p     the SequenceSet of the publisher's records in this segment
     idx+p     per extent that holds the publisher u64 extent number, u64 lowest, u64 highest
     earliest  u64 earliest receive time: the first one's, but where the clock was set back
-    topics    per topic and message type u16 topic length, u8 type length, topic, type, ascending;
-              missing where there are more than 1,024 of them, and where a run does not say its
-              own: a reader must look
+    topics    the totals of topics (services/messages/topic_totals.py): u64 messages, u64 bytes, u64
+              receive time of the oldest and u64 of the newest message, first of all beyond 10,000
+              topics and of runs that do not say their own (a reader must look where these have
+              bytes), then per topic and message type u16 topic length, u8 type length, topic,
+              type, and its totals, ascending
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest as checksum64
@@ -36,12 +39,17 @@ from xxhash import xxh3_64_intdigest as checksum64
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages import records
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.messages.records import Flag, Kind, Run, sequences_of
+from raylay.services.messages.records import COMMAND_AT, Flag, Kind, Run, sequences_of
+from raylay.services.messages.topic_totals import (
+    BYTES,
+    TopicTotals,
+    has_messages,
+    run_has_messages,
+)
+from raylay.services.messages.topics import TopicKey
 
 SEGMENT_VERSION = 1
 EXTENT_BYTES = 64 * 1024
-TOPICS_MAX = 1024
-"""The number of topics that a seal lists at most, which is some ten kilobytes."""
 
 _RECORDS = int(Kind.RECORDS)
 
@@ -58,7 +66,6 @@ _U64 = struct.Struct("<Q")
 _PUBLISHER = struct.Struct(">Q")
 _HEADER = struct.Struct("<HHIQ")
 _SEAL = struct.Struct("<QQQQQQ")
-_TOPIC = struct.Struct("<HB")
 
 # The layout is documented in records.py; only that module and this loop over headers unpack it.
 _RUN = records._RUN
@@ -74,6 +81,8 @@ class RunHeader(NamedTuple):
     """The run, with an empty payload where it holds records; a note keeps its payload, which is
     small."""
     ranges: list[Range]
+    is_message: bool
+    """Whether the run's records are messages, neither notes nor records of a queue's own."""
 
 
 def read_header(block: bytes | memoryview, offset: int) -> RunHeader:
@@ -153,7 +162,9 @@ def read_header(block: bytes | memoryview, offset: int) -> RunHeader:
         ranges.append((first_sequence, last_sequence))
     else:
         ranges = _ranges_of(block[offset + header_length : offset + length], offset)
-    return RunHeader(length, run, ranges)
+    command_at = offset + header_length + COMMAND_AT
+    command = block[command_at] if command_at < offset + length else 0
+    return RunHeader(length, run, ranges, has_messages(kind, flags, command))
 
 
 def _ranges_of(payload: bytes | memoryview, offset: int) -> list[Range]:
@@ -192,16 +203,18 @@ class SegmentIndex:
         "first_time_us",
         "last_time_us",
         "last_txid",
+        "messages",
         "places",
         "records",
         "runs",
         "summary",
-        "topics",
+        "totals",
     )
 
     def __init__(self) -> None:
         self.last_txid = 0
         self.records = 0
+        self.messages = 0
         self.runs = 0
         self.bytes_used = 0
         self.first_time_us = 0
@@ -213,23 +226,24 @@ class SegmentIndex:
         self.extent_times_us: list[int] = []
         self.places: dict[int, list[int]] = {}
         """A flat list of (extent number, lowest sequence, highest sequence) for each publisher."""
-        self.topics: set[tuple[bytes, bytes]] | None = set()
-        """The (topic, message type) pairs of all records; None when they are not known."""
+        self.totals = TopicTotals()
+        """The totals of the topics of all records."""
         self._extent_bytes = EXTENT_BYTES
         self._lock = threading.Lock()
 
-    def add(self, run: Run, ranges: Iterable[Range], length_bytes: int) -> None:
-        """Takes the next run of the segment; `ranges` are its sequences."""
+    def add(self, run: Run, ranges: Iterable[Range], length_bytes: int, is_message: bool) -> None:
+        """Takes the next run of the segment; `ranges` are its sequences, and `is_message` says
+        whether its records are messages."""
         with self._lock:
-            self._add(run, ranges, length_bytes)
+            self._add(run, ranges, length_bytes, is_message)
 
     def add_all(self, runs: Sequence[Run], lengths: Sequence[int]) -> None:
         """Takes the runs of a commit, with their lengths in bytes."""
         with self._lock:
             for run, length_bytes in zip(runs, lengths, strict=True):
-                self._add(run, run.ranges(), length_bytes)
+                self._add(run, run.ranges(), length_bytes, run_has_messages(run))
 
-    def _add(self, run: Run, ranges: Iterable[Range], length_bytes: int) -> None:
+    def _add(self, run: Run, ranges: Iterable[Range], length_bytes: int, is_message: bool) -> None:
         time_us = run.receive_time_us
         if not self.runs:
             self.first_time_us = self.earliest_time_us = time_us
@@ -250,11 +264,9 @@ class SegmentIndex:
         self._extent_bytes += length_bytes
         if run.kind != _RECORDS:
             return
-        topics = self.topics
-        if topics is not None and (run.topic, run.message_type) not in topics:
-            topics.add((run.topic, run.message_type))
-            if not run.topic or len(topics) > TOPICS_MAX:
-                self.topics = None
+        self.totals.add(run, length_bytes, is_message)
+        if is_message:
+            self.messages += run.count
         publisher = run.publisher
         held = self.summary.of(publisher)
         for first, last in ranges:
@@ -270,6 +282,25 @@ class SegmentIndex:
                 places[-1] = run.last_sequence
         else:
             places += (extent, run.first_sequence, run.last_sequence)
+
+    @property
+    def topics(self) -> set[TopicKey] | None:
+        """Returns the (topic, message type) pairs of all records; None when not all are known."""
+        with self._lock:
+            return self._topics()
+
+    def _topics(self) -> set[TopicKey] | None:
+        return None if self.totals.others[BYTES] else set(self.totals.by_topic)
+
+    def topic_totals(self) -> TopicTotals:
+        """Returns a copy of the totals of the topics."""
+        with self._lock:
+            return self.totals.copy()
+
+    def topics_from(self, first: int) -> list[TopicKey]:
+        """Returns the topics that are counted separately, without the first ones."""
+        with self._lock:
+            return list(islice(self.totals.by_topic, first, None))
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
         """Returns the lowest sequence in first..last that is in this segment; None when there is
@@ -302,7 +333,7 @@ class SegmentIndex:
         may hold messages of the publisher on the topic from `sequence` on."""
         found: list[tuple[int, int, int]] = []
         with self._lock:
-            topics = self.topics
+            topics = self._topics()
             if topics is not None and all(topic != known for known, _ in topics):
                 return found
             places = self.places.get(publisher, [])
@@ -345,12 +376,8 @@ class SegmentIndex:
             ),
             EXTENTS_KEY: struct.pack(f"<{len(flat)}Q", *flat),
             EARLIEST_KEY: _U64.pack(self.earliest_time_us),
+            TOPICS_KEY: self.totals.to_bytes(),
         }
-        if self.topics is not None:
-            entries[TOPICS_KEY] = b"".join(
-                _TOPIC.pack(len(topic), len(message_type)) + topic + message_type
-                for topic, message_type in sorted(self.topics)
-            )
         for publisher, held in self.summary.sets.items():
             entries[SUMMARY_PREFIX + _PUBLISHER.pack(publisher)] = held.to_bytes()
         for publisher, places in self.places.items():
@@ -384,8 +411,8 @@ class SegmentIndex:
             made.extent_times_us = list(flat[1::2])
             earliest = checked(entries[EARLIEST_KEY], EARLIEST_KEY, path)
             (made.earliest_time_us,) = _U64.unpack(earliest)
-            stored = entries.get(TOPICS_KEY)
-            made.topics = None if stored is None else _topics(checked(stored, TOPICS_KEY, path))
+            made.totals = TopicTotals.from_bytes(checked(entries[TOPICS_KEY], TOPICS_KEY, path))
+            made.messages = made.totals.messages
             for key, value in entries.items():
                 if key.startswith(INDEX_PREFIX):
                     publisher = _PUBLISHER.unpack_from(key, len(INDEX_PREFIX))[0]
@@ -394,17 +421,6 @@ class SegmentIndex:
             raise CorruptRecord(f"{path} has a broken seal: {error}", path) from None
         made.summary = ranges_from_entries(entries, SUMMARY_PREFIX, path)
         return made
-
-
-def _topics(value: bytes) -> set[tuple[bytes, bytes]]:
-    found = set()
-    at = 0
-    while at < len(value):
-        topic_length, type_length = _TOPIC.unpack_from(value, at)
-        type_at = at + _TOPIC.size + topic_length
-        found.add((value[at + _TOPIC.size : type_at], value[type_at : type_at + type_length]))
-        at = type_at + type_length
-    return found
 
 
 def _numbers(value: bytes) -> tuple[int, ...]:

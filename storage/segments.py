@@ -26,13 +26,21 @@ import lmdb
 
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull
 from raylay.services.messages import records
+from raylay.services.messages.topic_totals import TopicTotals
 from raylay.storage.archive import archive_of
 from raylay.storage.compressed import Container
 from raylay.storage.environment import LastingEnvironment
 from raylay.storage.files import PRIVATE_FILE_MODE, allocate_lock_table, shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.lmdb_structure import check_structure
-from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, read_header
+from raylay.storage.segment_index import (
+    TOPICS_KEY,
+    RunHeader,
+    SegmentIndex,
+    check_header,
+    checked,
+    read_header,
+)
 
 READERS_MAX = 1024
 LOCK_TABLE_BYTES = 65_664
@@ -310,6 +318,22 @@ class OpenSegment:
     def entries(self) -> dict[bytes, bytes]:
         raise NotImplementedError
 
+    def topic_totals(self) -> TopicTotals:
+        """Returns the totals of the topics, of the seal of a sealed segment.
+
+        Raises:
+            CorruptRecord: the entry is damaged.
+        """
+        path = str(self.file.path)
+        try:
+            return TopicTotals.from_bytes(checked(self.topics_entry(), TOPICS_KEY, path))
+        except struct.error as error:
+            raise CorruptRecord(f"{path} has a broken seal: {error}", path) from None
+
+    def topics_entry(self) -> bytes:
+        """Returns the entry of the totals of the topics; nothing where there is none."""
+        return self.entries().get(TOPICS_KEY, b"")
+
     def close(self) -> None:
         raise NotImplementedError
 
@@ -335,7 +359,7 @@ class OpenSegment:
                 # A block into which commits of the front were merged may begin with runs that are
                 # indexed already.
                 for header in self.headers(key, block, run_at(block, at)):
-                    index.add(header.run, header.ranges, header.length_bytes)
+                    index.add(header.run, header.ranges, header.length_bytes, header.is_message)
             if index.last_txid < at:
                 # Otherwise the loop would read the same blocks for ever.
                 path = self.file.path
@@ -445,6 +469,14 @@ class EnvironmentSegment(OpenSegment):
         except lmdb.Error as error:
             raise _readable(error, self.file.path, self._shared) from error
 
+    def topics_entry(self) -> bytes:
+        """Returns the entry; the sequences of many publishers, beside it, are not read."""
+        try:
+            with self._shared.begin() as transaction:
+                return bytes(transaction.get(META_PREFIX + TOPICS_KEY, b""))
+        except lmdb.Error as error:
+            raise _readable(error, self.file.path, self._shared) from error
+
     def index(self) -> SegmentIndex:
         """Returns the index, as OpenSegment does; the index of a live segment is extended at each
         call."""
@@ -549,3 +581,9 @@ class OpenedSegment:
 
     def __exit__(self, *_: object) -> None:
         self._segment.close()
+
+
+def index_of(file: SegmentFile) -> SegmentIndex:
+    """Returns the index of a segment, opened for that; raises as `open_segment` does."""
+    with OpenedSegment(file) as segment:
+        return segment.index()

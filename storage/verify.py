@@ -12,6 +12,7 @@ import lmdb
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages import records
 from raylay.services.messages.records import Kind, Run, check_records, decode_record, decode_run
+from raylay.services.messages.topic_totals import run_has_messages
 from raylay.storage.compressed import Container
 from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader, recovered
 from raylay.storage.journal import BLOCK_BYTES_MAX
@@ -162,7 +163,7 @@ def _verify_segment(file: SegmentFile, verified: VerifyResult) -> Iterator[Damag
                     text = f"run of transaction id {run.first_txid} where {expected} was due"
                     yield _damage(file, item, 0, text)
                 expected = run.last_txid + 1
-                found.add(run, run.ranges(), length)
+                found.add(run, run.ranges(), length, run_has_messages(run))
     if entries:
         path = str(file.path)
         check_header(entries, file.first_txid, path)
@@ -170,6 +171,8 @@ def _verify_segment(file: SegmentFile, verified: VerifyResult) -> Iterator[Damag
         index = SegmentIndex.from_entries(entries, path)
         if index is not None and sound and index.summary != found.summary:
             yield Damage(file.path, 0, "the summary is not what the segment holds")
+        if index is not None and sound and index.totals != found.totals:
+            yield Damage(file.path, 0, "the totals of the topics are not what the segment holds")
         if index is not None and sound and index.last_txid != found.last_txid:
             text = f"ends at transaction id {found.last_txid}, sealed at {index.last_txid}"
             yield Damage(file.path, 0, text)

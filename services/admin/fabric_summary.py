@@ -18,6 +18,7 @@ from raylay.services.admin.fabric_events import FabricEvent, read_event
 from raylay.services.admin.rates import CounterRates
 from raylay.services.admin.trends import Trend, TrendBook
 from raylay.services.errors import RaylayError
+from raylay.services.messages.topic_totals import TopicTotal
 
 SUMMARY_VERSION = 1
 SUMMARY_BYTES_MAX = 1024 * 1024
@@ -111,6 +112,11 @@ class TopicSummary(msgspec.Struct, frozen=True):
 
     Attributes:
         records: records of a SOW topic; None: it keeps none.
+        messages: messages in the journal; None: not known.
+        bytes: bytes of its records in the journal, before compression; None: not known.
+        oldest_us: receive time of the oldest message in the journal, in microseconds since 1970;
+            None: there is none.
+        newest_us: receive time of the newest one.
     """
 
     name: Text
@@ -120,6 +126,10 @@ class TopicSummary(msgspec.Struct, frozen=True):
     in_per_sec: Number | None = None
     publishers: Count | None = None
     subscribers: Count | None = None
+    messages: Count | None = None
+    bytes: Count | None = None
+    oldest_us: Count | None = None
+    newest_us: Count | None = None
 
 
 class ViewSummary(msgspec.Struct, frozen=True):
@@ -485,18 +495,24 @@ class Summarizer:
             for kind in ("sow_topics", *KINDS)
             for stored_as, told in (snapshot.get(kind) or {}).items()
         }
-        counted = {(kind, name): number for name, kind, number in snapshot.get("topics", ())}
+        totals = [TopicTotal(*values) for values in snapshot.get("topics", ())]
+        counted = {(total.message_type, total.topic): total for total in totals}
         every = dict.fromkeys([*counted, *records])
         for message_type, name in [*every][:TOPICS_MAX]:
             key = message_type, name
+            total = counted.get(key, TopicTotal(name, message_type))
             yield TopicSummary(
                 _cut(name),
                 _cut(message_type),
                 key in records,
                 records.get(key),
-                self._rates.of(("topic", *key), counted.get(key, 0)),
+                self._rates.of(("topic", *key), total.logged),
                 None,
                 followers.of(name, message_type),
+                total.messages,
+                total.bytes,
+                total.oldest_us or None,
+                total.newest_us or None,
             )
 
     def _views(self, snapshot: Mapping[str, Any], steady_us: int) -> Iterable[ViewSummary]:

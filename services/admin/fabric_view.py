@@ -765,12 +765,17 @@ def _topics(view: FabricView) -> list[dict[str, Any]]:
         records = [topic.records for _, topic in told if topic.records is not None]
         rates = [topic.in_per_sec for _, topic in told if topic.in_per_sec is not None]
         values = ("in_per_sec", "publishers", "subscribers")
+        stored = ("messages", "bytes", "oldest_us", "newest_us")
         entry: dict[str, Any] = {
             "name": name,
             "message_type": message_type,
             "sow": any(topic.sow for _, topic in told),
             # Each instance has all of them.
             "records": max(records, default=None),
+            "messages": _greatest(topic.messages for _, topic in told),
+            "bytes": _greatest(topic.bytes for _, topic in told),
+            "oldest_us": min(filter(None, (topic.oldest_us for _, topic in told)), default=None),
+            "newest_us": _greatest(topic.newest_us for _, topic in told),
             # A message that is replicated comes in at each of them: a sum counts it so often.
             "in_per_sec": max(rates, default=None),
             **{key: known_sum(getattr(topic, key) for _, topic in told) for key in values[1:]},
@@ -778,10 +783,14 @@ def _topics(view: FabricView) -> list[dict[str, Any]]:
                 {
                     "name": instance,
                     "records": topic.records,
-                    **{key: getattr(topic, key) for key in values},
+                    **{key: getattr(topic, key) for key in (*values, *stored)},
                 }
                 for instance, topic in (told if entries <= TOPIC_ENTRIES_MAX else ())
             ],
         }
         found.append(entry)
     return found
+
+
+def _greatest(values: Iterable[int | None]) -> int | None:
+    return max((each for each in values if each is not None), default=None)

@@ -27,6 +27,7 @@ from raylay.services.admin.subscription_branches import (
     subscriptions_branch,
 )
 from raylay.services.admin.tree import Branch, Collection, Node
+from raylay.services.messages.topic_totals import TopicTotal
 
 Snapshot = Mapping[str, Any]
 """The values that an instance reports (`services/server/admin_snapshot.py`), with the rows of all
@@ -446,7 +447,7 @@ def _transaction_log(snapshot: Snapshot, rated: _Rated) -> Branch:
     times = [each[name] for each in segments for name in ("first_time_us", "last_time_us")]
     known = [time_us for time_us in times if time_us]
     counters = {
-        "messages": snapshot.get("messages", 0),
+        "messages": snapshot.get("messages_logged", 0),
         "payload_bytes": snapshot.get("payload_bytes", 0),
         "commits": snapshot.get("commits", 0),
     }
@@ -509,12 +510,18 @@ def _processes(snapshot: Snapshot) -> dict[str, Branch]:
 
 def _topics(snapshot: Snapshot, rated: _Rated) -> dict[str, Branch]:
     found: dict[str, Branch] = {}
-    for topic, message_type, count in snapshot.get("topics", ()):
-        key = f"{topic}!{message_type}"
+    for values in snapshot.get("topics", ()):
+        total = TopicTotal(*values)
+        key = f"{total.topic}!{total.message_type}"
         found[key] = {
-            "topic": topic,
-            "message_type": message_type,
-            **rated(("topics", key), {"messages": count}),
+            "topic": total.topic,
+            "message_type": total.message_type,
+            **rated(("topics", key), {"messages": total.logged}),
+            # Retention takes off messages, which is no rate.
+            "messages": total.messages,
+            "bytes": total.bytes,
+            "oldest": format_time(total.oldest_us) if total.oldest_us else "",
+            "newest": format_time(total.newest_us) if total.newest_us else "",
         }
     return found
 

@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from raylay.services.messages.topic_totals import TopicTotal
+
 US_PER_S = 1_000_000
 SUBSCRIPTIONS_MAX = 20_000
 """Limit on the subscriptions that are kept."""
@@ -29,7 +31,7 @@ class SnapshotPages:
         self._clients: dict[int, dict[str, Any]] = {}
         self._subscriptions: dict[int, list[Row]] = {}
         self._kept = 0
-        self._topics: dict[tuple[str, str], int] = {}
+        self._topics: dict[tuple[str, str], TopicTotal] = {}
 
     def merge(self, snapshot: Mapping[str, Any], now_us: int) -> dict[str, Any]:
         """Returns a snapshot with all rows: `client_connections`, `subscribers` and `topics` in
@@ -51,14 +53,16 @@ class SnapshotPages:
         fields = snapshot.get("subscription_fields", ())
         for page in snapshot.get("subscription_pages", ()):
             self._page(fields, page)
-        for topic, message_type, count in snapshot.get("topic_page", ()):
-            if (topic, message_type) in self._topics or len(self._topics) < TOPICS_MAX:
-                self._topics[topic, message_type] = count
+        for values in snapshot.get("topic_page", ()):
+            total = TopicTotal(*values)
+            key = total.topic, total.message_type
+            if key in self._topics or len(self._topics) < TOPICS_MAX:
+                self._topics[key] = total
         return {
             **snapshot,
             "client_connections": list(self._clients.values()),
             "subscribers": self._subscribers(),
-            "topics": [(*key, count) for key, count in self._topics.items()],
+            "topics": list(self._topics.values()),
         }
 
     def _client(self, row: dict[str, Any], now_us: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,16 +18,17 @@ from raylay.services.commands.shared.options import (
     JsonOption,
 )
 from raylay.services.commands.shared.printing import (
+    FittingTable,
     echo,
     echo_json,
     print_rich,
     print_table,
-    table_of,
 )
 from raylay.services.errors import FabricError, RaylayError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from raylay.services.fabric.topics import TopicRow
+    from raylay.services.messages.topic_totals import TopicTotal
 
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "destination", "address", "mode",
@@ -41,6 +41,12 @@ RATE_S = 1.0
 SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
 SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "unacked", "age"))
+STATUS_OPTIONAL = ("address", "notes", "group", "age", "clients", "messages")
+"""Columns that are left out on a narrow terminal, the first one first."""
+TOPIC_COLUMNS = (
+    "topic", "type", "messages", "size", "oldest", "newest", "rate", "journaled by",
+)  # fmt: skip
+TOPIC_OPTIONAL = ("oldest", "journaled by", "type", "newest", "rate")
 
 
 def status(
@@ -69,7 +75,8 @@ def status(
     state        ready, or what it does or waits for instead; stopped: by
                  `raylay stop`
     clients      connections to it now
-    messages     that it ever logged; notes: its own entries between them
+    messages     that its journal has; notes: its own entries between them, and
+                 the acknowledgments and other records of queues
     destination  an instance, or one of several, that gets what this one logs
     address      the address dialled, or over whose connection
     mode         sync: acks wait for it; async: they do not; downgraded: they
@@ -177,25 +184,39 @@ def subscribers(
             for row in rows
         ],
         SUBSCRIBER_NUMBERS,
+        optional=("unsent", "reads", "delivered"),
     )
 
 
-def topics(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOption = None) -> None:
-    """Show the topics of a fabric, their rates, and the instances that journal them.
+def topics(
+    fabric: FabricOption = "",
+    as_json: JsonOption = False,
+    http: HttpOption = None,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show each instance's numbers, and the topics of drills, too."),
+    ] = False,
+) -> None:
+    """Show the topics of a fabric: their messages, size and rate, and who journals them.
 
     With --json an object a topic and line. The columns:
 
     \b
     type          the message type; *: declared for any, none came yet
-    messages      that the instance which logged most has logged since it started
+    messages      that are in the journal of the instance which has most
+    size          of these messages and their headers there, before compression
+    oldest        when the oldest message of any journal came (UTC), and the newest
     rate          messages a second now
     journaled by  the instances whose transaction log takes it, or that have the
                   queue of this name; nobody: it is delivered, and neither
                   stored nor replicated
 
-    Acknowledgments and other records of a queue are no messages.
+    Acknowledgments and other records of a queue are no messages. Every
+    instance that journals a topic has all of its messages: --all shows the
+    numbers of each.
     Topics that are declared by an expression show when they have messages.
     """
+    from raylay.services.configuration.reserved import CARRIED
     from raylay.services.fabric.topics import topic_rows
 
     with controlled(fabric, http) as attached:
@@ -204,30 +225,45 @@ def topics(fabric: FabricOption = "", as_json: JsonOption = False, http: HttpOpt
         after, seconds = attached.status()["instances"], time.monotonic() - began_s
         rows = topic_rows(attached.declared, before, after, seconds)
         instances = [instance.name for instance in attached.declared.instances]
+    if not every:
+        rows = [row for row in rows if row.topic not in CARRIED]
     if as_json:
         for row in rows:
-            echo_json(asdict(row))
+            echo_json(row.to_json())
         return
+    table: list[tuple[str, ...]] = []
+    for row in rows:
+        everywhere = len(row.journaled_by) == len(instances)
+        journaled_by = "all" if everywhere else ", ".join(row.journaled_by) or "nobody"
+        rate = f"{row.rate_per_s:,.1f}/s" if row.rate_per_s else ""
+        table.append((row.topic, row.message_type, *_stored(row), rate, journaled_by))
+        if every:
+            table += [(f"  {name}", "", *_stored(each), "", "") for name, each in row.instances]
     print_table(
         f"topics of fabric {attached.name}",
-        ("topic", "type", "messages", "rate", "journaled by"),
-        [
-            (
-                row.topic,
-                row.message_type,
-                f"{row.messages:,}",
-                f"{row.rate_per_s:,.1f}/s" if row.rate_per_s else "",
-                "all"
-                if len(row.journaled_by) == len(instances)
-                else ", ".join(row.journaled_by) or "nobody",
-            )
-            for row in rows
-        ],
-        frozenset(("messages", "rate")),
+        TOPIC_COLUMNS,
+        table,
+        frozenset(("messages", "size", "rate")),
+        optional=TOPIC_OPTIONAL,
     )
+    uncounted = [each["name"] for each in after if each.get("topics_counted") is False]
+    if uncounted:
+        echo(f"{', '.join(uncounted)}: still counting what was there at the start")
     others = max((int(each.get("topics_of_others", 0)) for each in after), default=0)
     if others:
         echo(f"{others:,} more messages on topics beyond the number that is shown")
+
+
+def _stored(row: TopicRow | TopicTotal) -> tuple[str, str, str, str]:
+    from raylay.services.messages.units import about_bytes
+
+    size = about_bytes(row.bytes) if row.bytes else ""
+    return f"{row.messages:,}", size, short_time(row.oldest_us), short_time(row.newest_us)
+
+
+def short_time(time_us: int) -> str:
+    """Returns a time as day and time of day in UTC; empty for 0."""
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%F %H:%M:%S}" if time_us else ""
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:
@@ -283,7 +319,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         echo(line)
 
 
-def status_table(found: dict[str, Any]) -> Table:
+def status_table(found: dict[str, Any]) -> FittingTable:
     """Returns the instances and their destinations as a table."""
     rows: list[tuple[str, ...]] = []
     for instance in found["instances"]:
@@ -298,7 +334,8 @@ def status_table(found: dict[str, Any]) -> Table:
         ends = [destination_row(*item) for item in destinations.items()] or [("",) * 5]
         for number, end in enumerate(ends):
             rows.append((*(front if not number else ("",) * len(front)), *end))
-    return table_of(f"fabric {found['fabric']}", STATUS_COLUMNS, rows, STATUS_NUMBERS)
+    title = f"fabric {found['fabric']}"
+    return FittingTable(title, STATUS_COLUMNS, rows, STATUS_NUMBERS, STATUS_OPTIONAL)
 
 
 def state_text(instance: dict[str, Any]) -> str:

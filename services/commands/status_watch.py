@@ -17,7 +17,7 @@ from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.errors import RaylayError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
 LOOK_S = 0.1
 """Time, in seconds, after which a signal is noticed at the latest."""
@@ -69,7 +69,7 @@ def _looks(ask: Callable[[], Status], interval_s: float) -> Iterator[StatusLooks
 
 def watch_status(
     ask: Callable[[], Status],
-    picture: Callable[[Status], tuple[Table, Sequence[str]]],
+    picture: Callable[[Status], tuple[RenderableType, Sequence[str]]],
     facts: Callable[[Status], dict[str, str]],
     *,
     interval_s: float,
@@ -109,10 +109,10 @@ def _answers(looks: StatusLooks, stopping: threading.Event) -> Iterator[Status |
 def _show_in_place(
     looks: StatusLooks,
     stopping: threading.Event,
-    picture: Callable[[Status], tuple[Table, Sequence[str]]],
+    picture: Callable[[Status], tuple[RenderableType, Sequence[str]]],
     now_us: Callable[[], int],
 ) -> None:
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 

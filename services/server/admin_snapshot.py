@@ -23,6 +23,7 @@ import msgspec
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import publisher_id
+from raylay.services.messages.topic_totals import TopicTotal
 from raylay.services.security.modules import HIDDEN, shown_option
 from raylay.services.server.clients.client_status import connection_values
 from raylay.services.server.clients.replay import ReplayPump
@@ -212,8 +213,8 @@ class AdminSnapshots:
             self._held = count, now_s + HELD_COUNTED_S
         return count
 
-    def _topic_page(self) -> list[tuple[str, str, int]]:
-        found = self._runtime.topic_counts.page(self._topics_from, TOPICS_AT_ONCE)
+    def _topic_page(self) -> list[TopicTotal]:
+        found = self._instance.journal.topics.page(self._topics_from, TOPICS_AT_ONCE)
         self._topics_from = self._topics_from + len(found) if len(found) == TOPICS_AT_ONCE else 0
         return found
 

@@ -109,11 +109,9 @@ class EffectHandlers:
 
     def _committed(self, effect: RunsCommitted) -> None:
         runs = effect.runs
-        runtime = self._runtime
         if self._links.controls:
             notify_links(self._links.controls, self._instance.machine.destinations, effect)
         self._commits.taken(runs)
-        runtime.topic_counts.add(runs)
         if self._instance.tracing.enabled:
             self._traces.committed(runs)
 

@@ -19,7 +19,6 @@ from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import StorageError, UnfinishedStep
 from raylay.services.messages.aging_clock import AgingClock
 from raylay.services.net.framed import WriteQueue
-from raylay.services.server.data.topic_counts import TopicCounts
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.occurrences import Occurrences
 from raylay.services.telemetry import logs
@@ -122,7 +121,6 @@ class InstanceRuntime:
         self.retirement = ""
         """Reason why the data directory is retired; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
-        self.topic_counts = TopicCounts()
         self.occurrences = Occurrences()
         self.faults_contained = 0
         """Number of faults in the handler of a frame that ended only the frame's connection."""

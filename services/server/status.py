@@ -37,6 +37,7 @@ from raylay.services.telemetry import logs
 SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
 """Number of example ranges of unacked messages that the status names for a destination."""
+TOPICS_SHOWN_MAX = 1_000
 RANGES_SHOWN_MAX = 100
 """Limit on the ranges of unavailable messages in the status."""
 
@@ -175,7 +176,7 @@ class InstanceStatus:
                 self._clients.sessions, self._clients.pools, self._deliveries.subscribed
             ),
             consumers=self._consumers(),
-            topics=self._runtime.topic_counts.told(),
+            topics=self._instance.journal.topics.most(TOPICS_SHOWN_MAX),
             subscribers=subscription_status(
                 self._clients.sessions.values(), machine.committed_txid
             ),
@@ -193,7 +194,10 @@ class InstanceStatus:
         found = self._start.status(self._state(), self._admission.reason())
         machine = self._instance.machine
         counters = machine.counters
-        messages = machine.intake.messages_on_disk
+        topics = self._instance.journal.topics
+        logged = machine.intake.messages_on_disk
+        messages = topics.messages if topics.is_counted else logged
+        entries = machine.committed_txid - self._reading.first_txid + 1
         found.update(
             ready=machine.ready,
             incarnation=f"{self._instance.identity.incarnation:016x}",
@@ -205,7 +209,8 @@ class InstanceStatus:
             first_txid=self._reading.first_txid,
             committed_txid=machine.committed_txid,
             messages=messages,
-            notes=machine.committed_txid - messages,
+            messages_logged=logged,
+            notes=max(0, entries - messages),
             next_txid=machine.next_txid,
             durable_txid=machine.fully_durable_txid(),
             pending=machine.pending.count,
@@ -243,7 +248,8 @@ class InstanceStatus:
             paginations=self._clients.pages.status(),
             event_topics=self._clients.events.status(),
             bookmark_subscriptions=len(self._replays),
-            topics_of_others=self._runtime.topic_counts.others,
+            topics_of_others=topics.messages_of_others,
+            topics_counted=topics.is_counted,
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
                 for name, group, incarnation in machine.upstreams()

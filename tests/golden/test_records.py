@@ -316,7 +316,7 @@ def test_segment_entries() -> None:
         check_header({b"header": other}, 9, "here")
 
     index = SegmentIndex()
-    index.add(the_run(), [(42, 42)], len(RUN))
+    index.add(the_run(), [(42, 42)], len(RUN), True)
     sealed = index.seal_entries()
     time_us = ORIGIN_TIME_US + 1
     publisher = PUBLISHER.to_bytes(8, "big")
@@ -327,21 +327,22 @@ def test_segment_entries() -> None:
         b"earliest": struct.pack("<Q", time_us),
         b"sum" + publisher: SequenceSet([(42, 42)]).to_bytes(),
         b"idx" + publisher: struct.pack("<QQQ", 0, 42, 42),  # extent, lowest, highest
-        # topic length, type length, topic, type
-        b"topics": struct.pack("<HB", len(the_run().topic), len(the_run().message_type))
+        # messages, bytes, oldest and newest time: of the rest, and of each topic behind its topic
+        # length, type length, topic and type
+        b"topics": struct.pack("<QQQQ", 0, 0, 0, 0)
+        + struct.pack("<HB", len(the_run().topic), len(the_run().message_type))
         + the_run().topic
-        + the_run().message_type,
+        + the_run().message_type
+        + struct.pack("<QQQQ", 1, len(RUN), time_us, time_us),
     }
     read = SegmentIndex.from_entries(sealed, "here")
     assert read is not None and read.topics == {(the_run().topic, the_run().message_type)}
     assert read.earliest_time_us == time_us
-    without = {key: value for key, value in sealed.items() if key != b"topics"}
-    read = SegmentIndex.from_entries(without, "here")
-    assert read is not None and read.topics is None
-    index.add(replace(the_run(), receive_time_us=time_us - 5), [(43, 43)], len(RUN))
+    index.add(replace(the_run(), receive_time_us=time_us - 5), [(43, 43)], len(RUN), True)
     assert index.seal_entries()[b"earliest"][8:] == struct.pack("<Q", time_us - 5)
-    index.add(replace(the_run(), topic=b"", message_type=b""), [(44, 44)], len(RUN))
-    assert b"topics" not in index.seal_entries()
+    index.add(replace(the_run(), topic=b"", message_type=b""), [(44, 44)], len(RUN), True)
+    read = SegmentIndex.from_entries(index.seal_entries(), "here")
+    assert read is not None and read.topics is None and read.totals == index.totals
 
 
 def test_publish_store_file(tmp_path: Path) -> None:

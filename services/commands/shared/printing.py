@@ -16,7 +16,7 @@ from raylay.services.commands.shared.options import FILE_COLUMNS
 from raylay.services.messages.plain_text import json_line, plain, plain_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
     from raylay.services.client import Message
@@ -85,13 +85,91 @@ def print_table(
     right: Container[str] = (),
     *,
     narrow: bool = False,
+    optional: Sequence[str] = (),
 ) -> None:
-    """Prints a table, as wide as the terminal; the arguments are those of `table_of`."""
-    print_rich(table_of(title, columns, rows, right, narrow=narrow))
+    """Prints a table, as wide as the terminal; the arguments are those of `table_of`, and
+    `optional` is that of `FittingTable`."""
+    if optional:
+        print_rich(FittingTable(title, columns, rows, right, optional))
+    else:
+        print_rich(table_of(title, columns, rows, right, narrow=narrow))
 
 
-def print_rich(table: Table) -> None:
-    """Prints a table of `table_of`, as wide as the terminal."""
+class FittingTable:
+    """A table that leaves out columns where the terminal is too narrow, and names them below.
+
+    Args:
+        right: the columns of numbers, aligned to the right.
+        optional: columns that may be left out, the first one first.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        right: Container[str],
+        optional: Sequence[str],
+    ) -> None:
+        self.title = title
+        self.columns = columns
+        self.rows = [*rows]
+        self.right = right
+        self.optional = optional
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yields the table as it fits, and the line below it."""
+        from rich.text import Text
+
+        width = options.max_width
+        left_out = columns_left_out(self.columns, self.rows, self.optional, width)
+        shown = [at for at, column in enumerate(self.columns) if column not in left_out]
+        yield table_of(
+            self.title,
+            [self.columns[at] for at in shown],
+            [[row[at] for at in shown] for row in self.rows],
+            self.right,
+            narrow=not fits(self.columns, self.rows, width),
+        )
+        if left_out:
+            yield Text(
+                f"{width} columns leave out {', '.join(left_out)}: a wider terminal or --json "
+                "shows more"
+            )
+
+
+def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Returns whether a table with all its columns, three characters between two, fits."""
+    widths = _widths(columns, rows)
+    return sum(widths.values()) + 3 * len(widths) + 1 <= width
+
+
+def columns_left_out(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int
+) -> list[str]:
+    """Returns the columns without which a narrow table fits into so many characters, as few as
+    possible. Where it does not fit without any of the optional ones, texts are folded."""
+    widths = _widths(columns, rows)
+    left_out: list[str] = []
+    for column in optional:
+        if sum(widths.values()) + 2 * len(widths) <= width:
+            break
+        del widths[column]
+        left_out.append(column)
+    return left_out
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, int]:
+    from rich.cells import cell_len
+
+    return {
+        column: max(cell_len(plain(text)) for text in (column, *(row[at] for row in rows)))
+        for at, column in enumerate(columns)
+    }
+
+
+def print_rich(table: Table | FittingTable) -> None:
+    """Prints a table, as wide as the terminal."""
     from rich.console import Console
 
     console = Console()

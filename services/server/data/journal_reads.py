@@ -207,6 +207,8 @@ class JournalReads:
         with suppress(StorageError):  # The journal is closed or keeps changing: tried again.
             self.first_txid = journal.first_txid
             self._is_stale = False
+            if not journal.topics.is_current(self.first_txid):
+                journal.topics.refresh()
 
     def read_for(self, connection: LookupConnection, fetch: LookupTask) -> None:
         """Reads what a connection's next frame needs of the journal, then goes on with the

@@ -46,7 +46,7 @@ SNAPSHOT: dict[str, Any] = {
             "transferred_out": 5, "subscriptions": 1,
         }
     },
-    "topics": [("orders", "json", 100)],
+    "topics": [("orders", "json", 80, 800, 3, 9, 100)],
     "sow_topics": {"json/orders": {"records": 9}, "json/prices": {"records": 1}},
     "subscribers": [
         {"topic": "orders", "message_types": "json"},
@@ -82,7 +82,10 @@ def test_an_instance_is_summed_up_and_read_as_it_was_written() -> None:
     at = Summarizer()
     take(at)
     found = take(
-        at, 2, destinations=changed_link(sent_records=150), topics=[("orders", "json", 110)]
+        at,
+        2,
+        destinations=changed_link(sent_records=150),
+        topics=[("orders", "json", 75, 750, 4, 10, 110)],
     )
     assert (found.in_per_sec, found.acks_per_sec, found.out_per_sec) == (1.5, 2.5, 3.5)
     assert (found.clients, found.subscriptions, found.unacknowledged) == (4, 5, 6)
@@ -95,7 +98,9 @@ def test_an_instance_is_summed_up_and_read_as_it_was_written() -> None:
         ("orders", 9, 2),
         ("prices", 1, 0),
     ]
-    assert found.topics[0].in_per_sec == 5.0
+    first = found.topics[0]
+    assert first.in_per_sec == 5.0, "of the counter that only rises"
+    assert (first.messages, first.bytes, first.oldest_us, first.newest_us) == (75, 750, 4, 10)
     assert read_summary(msgspec.json.encode(found), "north") == found
 
 

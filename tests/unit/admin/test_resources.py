@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raylay.services.admin.rates import CounterRates
+from raylay.services.admin.requests import format_time
 from raylay.services.admin.resources import instance_branch
 from raylay.services.admin.tree import Branch, Node, as_text, node_at
 
@@ -149,7 +150,7 @@ def test_queries_lifetimes_processes_and_upstreams_are_told() -> None:
         processes=[{"pid": 5, "name": "link south"}],
         upstreams=[{"name": "south", "group": "g"}],
         capacity=[{"pool": "clients", "behind": 1, "offline_clients": []}],
-        topics=[("orders", "json", 5)],
+        topics=[("orders", "json", 5, 60, 1_000_000, 2_000_000, 9)],
         sow_topics={},
         published=5,
     )
@@ -159,4 +160,6 @@ def test_queries_lifetimes_processes_and_upstreams_are_told() -> None:
     assert at(found, "raylay/upstreams/south/group") == "g"
     assert at(found, "raylay/pools/clients") == {"pool": "clients", "behind": 1}
     assert at(found, "raylay/topics/orders!json/messages") == 5
+    assert at(found, "raylay/topics/orders!json/bytes") == 60
+    assert at(found, "raylay/topics/orders!json/newest") == format_time(2_000_000)
     assert at(found, "raylay/published") == 5

@@ -9,6 +9,7 @@ import pytest
 
 from raylay.services.admin import snapshot_pages
 from raylay.services.admin.snapshot_pages import COUNTERS, SnapshotPages
+from raylay.services.messages.topic_totals import TopicTotal
 
 FIELDS = ("number", "client", *COUNTERS)
 
@@ -85,11 +86,11 @@ def test_subscriptions_and_topics_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         1,
     )
     assert len(found["subscribers"]) == 3
-    assert found["topics"] == [("orders", "json", 1)]
+    assert found["topics"] == [TopicTotal("orders", "json", 1)]
     found = pages.merge(snapshot([], [2], topic_page=[("orders", "json", 5)]), 2)
     found = pages.merge(snapshot([], [2], [(2, True, ["1", "2", "3"])]), 3)
     assert len(found["subscribers"]) == 3, "the room of those who have gone is free again"
-    assert found["topics"] == [("orders", "json", 5)]
+    assert found["topics"] == [TopicTotal("orders", "json", 5)]
 
 
 def test_another_life_of_the_instance_begins_anew() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from raylay.services.commands.shared import printing
+from raylay.services.commands.shared.printing import columns_left_out, print_table
 from raylay.services.errors import FabricError
 
 SERVICES = Path(__file__).parents[3] / "services"
@@ -107,3 +109,41 @@ def test_the_error_that_ends_a_command_is_no_command(
         cli.main()
     err = capsys.readouterr().err
     assert all(line.isprintable() for line in err.splitlines())
+
+
+COLUMNS = ("instance", "state", "messages", "address")
+ROWS = [("Chicago-1", "ready", "1,234,567", "10.0.0.1:9007")]
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (44, []),
+        (43, ["address"]),
+        (29, ["address"]),
+        (28, ["address", "state"]),
+        (9, ["address", "state"]),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_as_few_columns_as_possible(
+    width: int, left_out: list[str]
+) -> None:
+    # 9 + 5 + 9 + 13 characters, two between columns, and one at each end.
+    assert columns_left_out(COLUMNS, ROWS, ("address", "state"), width) == left_out
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_a_table_fits_a_terminal_and_cuts_no_name(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table("t", COLUMNS, ROWS, ("messages",), optional=("address", "state"))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    table, _, note = shown.partition(f"{width} columns leave out ")
+    assert max(map(len, table.splitlines())) <= width
+    assert "Chicago-1" in table and "1,234,567" in table
+    left_out = columns_left_out(COLUMNS, ROWS, ("address", "state"), width)
+    assert note.partition(":")[0] == ", ".join(left_out)
+    assert all((column in table) == (column not in left_out) for column in COLUMNS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,11 @@ from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.registry import RegistryEntry, process_start
 
-TOPICS = [[("orders", "json", 1_000)], [("orders", "json", 3_000)]]
+NOON_US = 1_795_953_600_000_000
+TOPICS = [
+    [("orders", "json", count, 2048 * count, NOON_US, NOON_US + 61_000_000, count + 5)]
+    for count in (1_000, 3_000)
+]
 """At the first and the second look."""
 SUBSCRIBERS = {
     "orders": [
@@ -247,7 +252,11 @@ def test_topics_are_shown_with_their_rate_and_who_journals_them(
     shown = raylay("topics")
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
-    assert rows == [["orders", "json", "3,000", "500.0/s", "all"], ["live", "*", "0", "nobody"]]
+    day = ["2026-11-29", "12:00:00", "2026-11-29", "12:01:01"]
+    assert rows == [
+        ["orders", "json", "3,000", "5.9", "MiB", *day, "500.0/s", "all"],
+        ["live", "*", "0", "nobody"],
+    ]
 
 
 HOSTILE = "[bold]x[/bold][link=http://a]y[/link][/]\x1b[2J\x9b31m\u202e\nforged"
@@ -350,3 +359,52 @@ def test_one_that_was_stopped_on_purpose_is_no_failure(place: Path) -> None:
     found = CliRunner().invoke(app, ["status"])
     assert found.exit_code == 0, found.output
     assert "resting-1 is stopped: `raylay start resting-1` starts it" in found.output
+
+
+def regions() -> list[dict[str, Any]]:
+    found = []
+    for region in ("Chicago", "NewYork", "London"):
+        for number in (1, 2):
+            others = [each for each in ("Chicago", "NewYork", "London") if each != region]
+            address = "127.0.0.1:30907"
+            link = {"connected": True, "sync": False, "address": address, "unacked": 1_234}
+            found.append(
+                {
+                    "name": f"{region}-{number}", "group": region, "phase": "", "reason": "",
+                    "ready": True, "sessions": 3, "messages": 336_776, "notes": 12,
+                    "destinations": {
+                        f"{region}-{3 - number}": {**link, "sync": True, "downgraded": True},
+                        **{other: {**link, "age_ms": 1_500} for other in others},
+                    },
+                }
+            )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (80, "address, notes, group, age"),
+        (90, "address, notes, group"),
+        (110, "address"),
+        (140, ""),
+    ],
+)
+def test_the_status_fits_the_terminal_and_says_what_it_leaves_out(
+    width: int,
+    left_out: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    status.print_status({"fabric": "flights", "instances": regions()}, as_json=False)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    table, _, note = shown.partition(f"{width} columns leave out ")
+    assert note.partition(":")[0] == left_out
+    lines = [line.rstrip() for line in table.splitlines()]
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if "1,234" in line]
+    assert len(rows) == 18, "one line for each destination"
+    assert "NewYork-1" in table and "336,776" in table and "async (downgraded)" in table

@@ -91,7 +91,13 @@ def test_clients_and_subscriptions_are_told_with_all_that_is_documented(tmp_path
         assert by_kind["bookmark"]["cursor_txid"] == found["committed_txid"]
         assert (by_kind["queue"]["topic"], by_kind["queue"]["options"]) == ("jobs", "max_backlog=3")
         assert {each["client"] for each in found["subscribers"]} == {"desk"}
-        assert {("orders", "json", 3), ("prices", "json", 3)} == {*found["topics"]}
+        totals = {each.topic: each for each in found["topics"]}
+        assert {name: each.messages for name, each in totals.items()} == {
+            "orders": 3,
+            "prices": 3,
+            "jobs": 0,  # the queue's own records
+        }
+        assert totals["orders"].bytes > 100 and totals["orders"].newest_us
         assert found["queried"] == {"prices": 1}
         (sow,) = found["sow_topics"].values()
         assert (sow["records"], sow["inserted"], sow["updated"]) == (2, 2, 1)

@@ -3,7 +3,7 @@ import { html, useMemo } from '../core/html.js';
 import { Action, actionPath } from '../core/action.js';
 import { isTrue, leaf, num, step, useFabricAmps } from '../core/amps.js';
 import { fabric } from '../core/fabric.js';
-import { bytes, count, exact, rate, UNKNOWN } from '../core/format.js';
+import { bytes, count, exact, rate, time, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
 import { Facts, HistoryPanel, PageHead, Segments, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
@@ -40,6 +40,10 @@ function TopicsPage() {
   const columns = [
     { key: 'name', title: 'Topic', wide: true, value: (row) => row.name },
     { key: 'type', title: 'Type', value: (row) => row.message_type, text: (row) => row.message_type || UNKNOWN },
+    { key: 'messages', title: 'Messages', numeric: true, value: (row) => row.messages, text: (row) => exact(row.messages) },
+    { key: 'bytes', title: 'Size', numeric: true, value: (row) => row.bytes, text: (row) => bytes(row.bytes) },
+    { key: 'oldest', title: 'Oldest', value: (row) => row.oldest_us, text: (row) => time(row.oldest_us, 'utc', { seconds: true }) },
+    { key: 'newest', title: 'Newest', value: (row) => row.newest_us, text: (row) => time(row.newest_us, 'utc', { seconds: true }) },
     { key: 'in', title: 'In', numeric: true, value: (row) => row.in_per_sec, text: (row) => rate(row.in_per_sec),
       cell: (row) => html`<${Number} lines=${rateLines(row)} label=${`messages of ${row.name}`}>${rate(row.in_per_sec)}</${Number}>` },
     { key: 'publishers', title: 'Publishers', numeric: true, value: (row) => row.publishers },
@@ -48,7 +52,7 @@ function TopicsPage() {
     { key: 'records', title: 'Records', numeric: true, value: (row) => row.records, text: (row) => exact(row.records),
       cell: (row) => row.sow ? html`<${Number} lines=${linesOf(row, 'valid_keys')} label=${`records of ${row.name}`}>${exact(row.records)}</${Number}>` : UNKNOWN },
     { key: 'instances', title: 'Instances', numeric: true, value: (row) => row.instances?.length },
-    { key: 'look', title: 'Messages', unsorted: true, value: () => '', text: () => '',
+    { key: 'look', title: 'Look', unsorted: true, value: () => '', text: () => '',
       cell: (row) => html`<span class="actions"><a class="button button-small" href=${href('messages', [], { topic: row.name, source: 'live', follow: '1' })}>follow</a>
         ${row.sow && html`<a class="button button-small" href=${href('messages', [], { topic: row.name, source: 'sow' })}>records</a>`}</span>` },
   ];
@@ -79,6 +83,10 @@ function TopicPage({ name }) {
   const head = html`<${PageHead} crumbs=${[['Topics', href('topics')]]} title=${name}>
     <${Facts} facts=${[
       ['Message type', topic?.message_type],
+      ['Messages', topic ? exact(topic.messages) : null],
+      ['Size', topic ? bytes(topic.bytes) : null],
+      ['Oldest', topic ? time(topic.oldest_us, 'utc', { seconds: true }) : null],
+      ['Newest', topic ? time(topic.newest_us, 'utc', { seconds: true }) : null],
       ['In', topic ? rate(topic.in_per_sec) : null],
       ['Publishers', topic ? exact(topic.publishers) : null],
       ['Subscribers', subscriptions.loading ? null : exact(subscribers.length)],
