@@ -285,6 +285,12 @@ def audit_command(
             help=("Most seconds that a link may owe a message; more ends with exit code 1."),
         ),
     ] = 60.0,
+    network: Annotated[
+        bool,
+        typer.Option(
+            "--network", help="Ask the running instances of a fabric; needs no data directory."
+        ),
+    ] = False,
     report: ReportOption = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
@@ -293,23 +299,31 @@ def audit_command(
     """Check that every message is where it should be, once and in order. Exit code 1 if not."""
     check_spark()
     from raylay.services.pipeline.audit.job import audit_source, write_page
+    from raylay.services.pipeline.audit.network import audit_network_source
 
     if report is not None:
         _check_report(report)
     started_s = time.monotonic()
-    found = _places(source, instance)
-    with _spark(master, "audit", debug) as spark:
-        result = audit_source(
-            spark,
-            source,
-            found,
-            settle_s=settle,
-            max_owed_s=max_owed,
-            on_corrupt=on_corrupt.value,
-            progress=_progress,
+    bounds: dict[str, Any] = {
+        "settle_s": settle,
+        "max_owed_s": max_owed,
+        "progress": _progress,
+    }
+    if network and on_corrupt is not OnCorrupt.STOP:
+        raise ConfigurationError(
+            "--on-corrupt is about the files of journals: leave it or --network out"
         )
+    found = [] if network else _places(source, instance)
+    with _spark(master, "audit", debug) as spark:
+        if network:
+            result = audit_network_source(spark, source, instance or (), **bounds)
+        else:
+            result = audit_source(spark, source, found, on_corrupt=on_corrupt.value, **bounds)
     if report is not None:
-        write_page(result, report, source, f"raylay pipeline audit {source} --report {report}")
+        again = f"raylay pipeline audit {source}{' --network' if network else ''}"
+        write_page(result, report, source, f"{again} --report {report}")
+    for text in result.not_checked:
+        _progress(f"not checked: {text}")
         _progress(f"report: {report}")
     for note in result.owed_notes(overdue=False):
         _progress(note)

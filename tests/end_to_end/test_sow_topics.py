@@ -19,7 +19,7 @@ from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import CommandFailed
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
 from raylay.services.messages.types.definitions import TypeDefinition
-from raylay.services.pipeline.audit.sow import compare_sow, sow_sources
+from raylay.services.pipeline.audit.sow import compare_sow, entries_of, sow_sources, sums_of
 from raylay.services.pipeline.journals import JournalPlace
 from raylay.services.server.instance_server import InstanceServer
 
@@ -177,7 +177,7 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
     later_us = time.time_ns() // 1000 + 60_000_000
     for stored in (True, False):
         sources = sow_sources(two.record, places)
-        found = compare_sow(sources, each, later_us, 1.0)
+        found = compare_sow(sources, each, later_us, 1.0, sums_of, entries_of)
         orders, ticks, own = found
         assert (own["topic"], own["records"], own["differing"]) == (
             "ticks/own",
@@ -187,11 +187,13 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
         assert (ticks["topic"], ticks["records"]) == ("ticks", {"A": 1, "B": 0})
         assert [key["held"]["B"] for key in ticks["keys"]] == [None]
         assert (orders["differing"], orders["in_flight"], orders["not_compared"]) == (2, 0, {})
-        under_way = compare_sow(sources, each, later_us, 600.0)
+        under_way = compare_sow(sources, each, later_us, 600.0, sums_of, entries_of)
         assert [each["in_flight"] for each in under_way] == [2, 1, 0]
         if stored:
             broken = [replace(each, types=(TypeDefinition("x", "none"),)) for each in sources[1:]]
-            orders, *_ = compare_sow([sources[0], *broken], each, later_us, 1.0)
+            orders, *_ = compare_sow(
+                [sources[0], *broken], each, later_us, 1.0, sums_of, entries_of
+            )
             assert orders["records"] == {"A": 2} and not orders["differing"]
             assert "no kind is called 'none'" in orders["not_compared"]["B"]
             # Without a store it is all in the journal, and the same comes out.

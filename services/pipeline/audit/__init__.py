@@ -9,5 +9,13 @@ from raylay.services.pipeline.audit.job import (
     expected_everywhere,
     write_page,
 )
+from raylay.services.pipeline.audit.network import audit_network_source
 
-__all__ = ["Audit", "audit", "audit_source", "expected_everywhere", "write_page"]
+__all__ = [
+    "Audit",
+    "audit",
+    "audit_network_source",
+    "audit_source",
+    "expected_everywhere",
+    "write_page",
+]

@@ -11,10 +11,8 @@ block of sequences differ between instances.
 from __future__ import annotations
 
 import datetime as dt
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,10 +44,8 @@ from raylay.services.pipeline.audit.judgement import (
 )
 from raylay.services.pipeline.audit.origins import FabricKnowledge, origins_of
 from raylay.services.pipeline.audit.parts import (
-    BLOCK,
     RunProperties,
     StretchParts,
-    conflicts_of,
     content_numbers,
     joined,
     logs_of,
@@ -57,7 +53,22 @@ from raylay.services.pipeline.audit.parts import (
     parts_of,
 )
 from raylay.services.pipeline.audit.routes import expected_by, expected_everywhere
-from raylay.services.pipeline.audit.sow import SowSource, compare_sow, sow_sources
+from raylay.services.pipeline.audit.sow import (
+    SowSource,
+    compare_sow,
+    entries_of,
+    sow_sources,
+    sums_of,
+)
+from raylay.services.pipeline.audit.tasks import (
+    Piece,
+    Progress,
+    blocks_of,
+    collected,
+    conflicts_among,
+    digests_in,
+    for_each,
+)
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
     JournalPlace,
@@ -86,11 +97,7 @@ __all__ = [
 ]
 
 SETTLE_S_DEFAULT = 10.0
-PROGRESS_S = 2.0
-JOB_GROUP = "raylay audit"
 NOTHING = FabricKnowledge()
-
-Progress = Callable[[str], None]
 
 
 def audit(
@@ -139,7 +146,7 @@ def audit(
     progress(f"reading {sum(ends.values()):,} records at {len(places)} instances")
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
     read = spread.map(partial(_parts_or_failure, on_corrupt=on_corrupt))
-    logs = logs_of(names, _collected(spark, read, progress))
+    logs = logs_of(names, collected(spark, read, progress))
     for place in places:
         log = logs[place.instance]
         try:
@@ -177,8 +184,9 @@ def audit(
         conflicting(found, _conflicts(spark, suspected, narrow, on_corrupt, progress))
     if len(sow) > 1:
         progress(f"comparing the SOW topics of {len(sow)} instances")
-        run = partial(_for_each, spark, progress=progress)
-        found.sow = compare_sow(sow, run, time.time_ns() // 1000, settle_s)
+        run = partial(for_each, spark, progress=progress)
+        now_us = time.time_ns() // 1000
+        found.sow = compare_sow(sow, run, now_us, settle_s, sums_of, entries_of)
     found.seconds = time.monotonic() - started_s
     return found
 
@@ -245,72 +253,6 @@ def _only(wanted: PublisherRanges) -> Predicate:
     predicate.push("sequence", "GreaterThanOrEqual", min(first for first, _ in bounds))
     predicate.push("sequence", "LessThanOrEqual", max(last for _, last in bounds))
     return predicate
-
-
-# -- on Spark ------------------------------------------------------------------------------------
-def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
-    """Collects all of an RDD, and reports progress.
-
-    Raises:
-        StorageError: a task failed; this is the first task's error.
-    """
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    context = spark.sparkContext
-
-    def collect() -> list[Any]:
-        context.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
-        try:
-            collected: list[Any] = rdd.collect()
-        except Py4JJavaError as error:
-            # Not of a journal: a worker that died, a package that it has not.
-            raise StorageError(f"the audit failed: {_said(str(error))}") from None
-        return collected
-
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(collect)
-        try:
-            while not wait([future], PROGRESS_S).done:
-                _tell(context, progress)
-        except BaseException:
-            context.cancelJobGroup(JOB_GROUP)
-            raise
-    found = future.result()
-    for each in found:
-        if isinstance(each, TaskFailure):
-            raise each.error()
-    return found
-
-
-def _for_each(
-    spark: SparkSession, do: Callable[[Any], Any], values: Sequence[Any], progress: Progress
-) -> list[Any]:
-    """Calls a function for each of some values, a task each, and returns the results."""
-    spread = spark.sparkContext.parallelize(values, len(values))
-    return _collected(spark, spread.map(partial(_done_or_failure, do)), progress)
-
-
-def _done_or_failure(do: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return do(value)
-    except RaylayError as error:
-        return TaskFailure.of(error)
-
-
-def _said(text: str) -> str:
-    """Returns the line of Spark's report that names the cause."""
-    lines = [line.strip() for line in text.splitlines()]
-    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
-    return named[-1] if named else next((line for line in lines[1:] if line), text)
-
-
-def _tell(context: Any, progress: Progress) -> None:
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-    known = [stage for stage in stages if stage is not None]
-    if known:
-        done = sum(stage.numCompletedTasks for stage in known)
-        progress(f"read {done} of {sum(stage.numTasks for stage in known)} parts")
 
 
 # -- one stretch ---------------------------------------------------------------------------------
@@ -447,7 +389,7 @@ def _ages(
     read = spread.map(
         partial(_ages_or_failure, asked=asked, lacking=lacking, on_corrupt=on_corrupt)
     )
-    return merged(_collected(spark, read, progress))
+    return merged(collected(spark, read, progress))
 
 
 def _ages_or_failure(
@@ -483,10 +425,6 @@ def _ages_in(
 
 
 # -- contents, one by one ------------------------------------------------------------------------
-Piece = tuple[tuple[int, int], tuple[Any, Any] | TaskFailure]
-"""Publisher and block, with the block's sequences and their digests, or the failure of a task."""
-
-
 def _conflicts(
     spark: SparkSession,
     suspected: PublisherRanges,
@@ -498,11 +436,7 @@ def _conflicts(
     context = spark.sparkContext
     spread = context.parallelize(stretches, max(1, len(stretches)))
     pieces = spread.flatMap(partial(_pieces, suspected=suspected, on_corrupt=on_corrupt))
-    compared = pieces.groupByKey(max(1, context.defaultParallelism)).flatMap(_compared)
-    found = PublisherRanges()
-    for publisher, sequence in _collected(spark, compared, progress):
-        found.add(publisher, sequence, sequence)
-    return found
+    return conflicts_among(spark, pieces, progress)
 
 
 def _pieces(
@@ -526,30 +460,6 @@ def contents_of(
         CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
         StorageError: the stretch cannot be read.
     """
-    blocks = {
-        publisher: np.concatenate(
-            [np.arange(first // BLOCK, last // BLOCK + 1) for first, last in ranges]
-        )
-        for publisher, ranges in suspected.sets.items()
-    }
+    blocks = blocks_of(suspected)
     for rows in StretchRows(stretch, on_corrupt, _only(suspected)):
-        publishers = rows.headers["publisher"]
-        for publisher in set(np.unique(publishers).tolist()) & blocks.keys():
-            mine = rows.headers[publishers == publisher]
-            numbers = mine["sequence"].astype(np.int64) // BLOCK
-            for block in np.intersect1d(numbers, blocks[publisher]).tolist():
-                here = mine[numbers == block]
-                yield (publisher, block), (here["sequence"].astype(np.int64), content_numbers(here))
-
-
-def _compared(
-    group: tuple[tuple[int, int], Iterable[tuple[Any, Any] | TaskFailure]],
-) -> list[tuple[int, int] | TaskFailure]:
-    (publisher, _), pieces = group
-    contents = list(pieces)
-    for content in contents:
-        if isinstance(content, TaskFailure):
-            return [content]
-    sequences, digests = zip(*contents, strict=True)
-    found = conflicts_of(np.concatenate(sequences), np.concatenate(digests))
-    return [(publisher, sequence) for sequence in found]
+        yield from digests_in(rows.headers, blocks)

@@ -95,6 +95,8 @@ class Audit:
         sow: the comparison of the instances' SOW topics, a dict for each topic (sow.py). It does
             not change the verdict, because two publishers may have written one key at once.
         damaged: a sentence for each place that could not be read and was left out.
+        not_checked: a few words for each question that could not be answered, because an instance
+            does not tell its clients (network.py). None where journals are read.
         matrix: shares by (topic, message type), by instance.
         times: messages by time of receipt, by instance.
         max_owed_s: most time that a message may be owed before the verdict is bad.
@@ -113,6 +115,7 @@ class Audit:
     conflicts: int = 0
     conflicts_found: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
     sow: list[dict[str, Any]] = field(default_factory=list)
     matrix: dict[tuple[str, str], dict[str, Share]] = field(default_factory=dict)
     times: dict[str, Timeline] = field(default_factory=dict)
@@ -204,6 +207,7 @@ class Audit:
                 "late": self.late,
             },
             "damaged": self.damaged,
+            "not_checked": self.not_checked,
             "sow": self.sow,
             "seconds": round(self.seconds, 1),
         }

@@ -71,6 +71,13 @@ def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> 
     )
     if found.damaged:
         page.table("Damaged and left out", ["what"], [[place] for place in found.damaged])
+    if found.not_checked:
+        page.table(
+            "Not checked",
+            ["what"],
+            [[each] for each in found.not_checked],
+            "Instances do not tell their clients. The audit of their journals checks it.",
+        )
     return page.html()
 
 
@@ -82,9 +89,10 @@ def _sentence(found: Audit) -> str:
         if excused:
             held = f"every message that it should hold, except {excused:,} that are explained below"
         owed = "".join(f" {owed_note}." for owed_note in found.owed_notes(overdue=False))
+        once = "" if found.not_checked else "once, in order, "
         return (
             f"{found.published:,} messages of {_publishers(found)}: each of {instances} instances "
-            f"holds {held}, once, in order, with the same content.{owed}"
+            f"holds {held}, {once}with the same content.{owed}"
         )
     return (
         f"{', '.join(found.faults())}, of {found.published:,} messages of "

@@ -39,6 +39,8 @@ _HELD = struct.Struct("<QQ16sB")
 
 Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """Calls a function for each of several values, on Spark. Returns the results in any order."""
+Entries = dict[bytes, tuple[HeldRecord, int]]
+"""Records by key, each with the time of its receipt, or of its publish where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +90,40 @@ def sow_sources(record: FabricRecord, places: Iterable[JournalPlace]) -> list[So
 
 
 def compare_sow(
-    sources: Sequence[SowSource], run: Run, now_us: int, settle_s: float
+    sources: Sequence[Any],
+    run: Run,
+    now_us: int,
+    settle_s: float,
+    sums: Callable[[Any], tuple[str, dict[str, SowSums]]],
+    entries: Callable[[Any], tuple[str, dict[str, Entries]]],
 ) -> list[dict[str, Any]]:
     """Compares the SOW topics of instances. Returns a dict for each topic that two of them have.
 
     Args:
+        sources: `SowSource`, or the source that `sums` and `entries` read.
         run: calls a function for each source.
+        sums: returns an instance's sums, as `sums_of`.
+        entries: returns an instance's records in some parts of the keys, as `entries_of`.
         settle_s: most time that a message may be on its way; newer ones do not count.
 
     Raises:
         StorageError: a store or a journal cannot be read any more.
     """
     summed: dict[str, dict[str, SowSums]] = {}
-    for instance, topics in run(sums_of, [(source, now_us) for source in sources]):
-        for name, sums in topics.items():
-            summed.setdefault(name, {})[instance] = sums
+    for instance, topics in run(sums, [(source, now_us) for source in sources]):
+        for name, each in topics.items():
+            summed.setdefault(name, {})[instance] = each
     wanted: dict[str, set[int]] = {}
     for name, by_instance in summed.items():
         whole = [each.sums for each in by_instance.values() if not each.gap]
         parts = {n for n, found in enumerate(zip(*whole, strict=True)) if len(set(found)) > 1}
         if parts:
             wanted[name] = parts
-    listed: dict[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]] = {}
+    listed: dict[str, dict[str, Entries]] = {}
     asked = [(source, wanted, now_us) for source in sources]
-    for instance, topics in run(entries_of, asked) if wanted else ():
-        for name, entries in topics.items():
-            listed.setdefault(name, {})[instance] = entries
+    for instance, topics in run(entries, asked) if wanted else ():
+        for name, found in topics.items():
+            listed.setdefault(name, {})[instance] = found
     return [
         _judged(name, by_instance, listed.get(name, {}), now_us - int(settle_s * 1e6))
         for name, by_instance in sorted(summed.items())
@@ -124,7 +134,7 @@ def compare_sow(
 def _judged(
     name: str,
     summed: dict[str, SowSums],
-    listed: dict[str, dict[bytes, tuple[HeldRecord, int]]],
+    listed: dict[str, Entries],
     settled_us: int,
 ) -> dict[str, Any]:
     kind, _, topic = name.partition("/")
@@ -172,40 +182,46 @@ def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
 
 
 def _summed(topic: SowTopic, stored_txid: int, gap: str, now_us: int) -> SowSums:
+    records = ((record.key, _held(topic, record, stored_txid)) for record in _living(topic, now_us))
+    return sums_of_records(records, gap)
+
+
+def sums_of_records(records: Iterable[tuple[bytes, HeldRecord]], gap: str = "") -> SowSums:
+    """Returns the sums of records with their keys.
+
+    Args:
+        gap: the reason why the topic cannot be compared; empty: it can.
+    """
     found = SowSums(gap=gap)
     sums = [0] * PARTS
-    for record in _living(topic, now_us):
-        held = _held(topic, record, stored_txid)
+    for key, held in records:
         found.records += 1
-        what = _HELD.pack(
-            held.publisher, held.sequence, bytes.fromhex(held.digest), len(record.key)
-        )
-        content = record.key + what + held.topic.encode()
-        part = _part(record.key)
-        sums[part] += summand(content, SOW_RECORD)
+        what = _HELD.pack(held.publisher, held.sequence, bytes.fromhex(held.digest), len(key))
+        sums[part_of(key)] += summand(key + what + held.topic.encode(), SOW_RECORD)
     found.sums = [summed(each) for each in sums]
     return found
 
 
 def entries_of(
     asked: tuple[SowSource, dict[str, set[int]], int],
-) -> tuple[str, dict[str, dict[bytes, tuple[HeldRecord, int]]]]:
+) -> tuple[str, dict[str, Entries]]:
     """Returns an instance's name and, by topic and key, the records in some parts of the keys with
     the time of their receipt."""
     source, wanted, now_us = asked
-    found: dict[str, dict[bytes, tuple[HeldRecord, int]]] = {}
+    found: dict[str, Entries] = {}
     for topic, stored_txid, _ in _topics(source):
         parts = wanted.get(topic.stored_as)
         if parts:
             found[topic.stored_as] = {
                 record.key: (_held(topic, record, stored_txid), record.updated_us)
                 for record in _living(topic, now_us)
-                if _part(record.key) in parts
+                if part_of(record.key) in parts
             }
     return source.place.instance, found
 
 
-def _part(key: bytes) -> int:
+def part_of(key: bytes) -> int:
+    """Returns the part of the keys that a key is in."""
     return checksum64(key) % PARTS  # Whatever shares a part with others is looked at apart.
 
 
