@@ -410,6 +410,17 @@ def _disk(each: InstanceView, href: str) -> Iterator[Problem]:
             page="troubleshooting.md#disk-and-journal",
             instance=name,
         )
+    if known.certificate_warning:
+        yield Problem(
+            f"instance/{name}/certificate",
+            "instance",
+            "attention",
+            f"{name}: {known.certificate_warning}",
+            href,
+            "Renew the file; nothing has to be restarted.",
+            page="security.md#tls-of-transports",
+            instance=name,
+        )
     if known.retention_held:
         yield Problem(
             f"instance/{name}/retention",

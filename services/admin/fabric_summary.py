@@ -230,6 +230,7 @@ class InstanceSummary(msgspec.Struct, frozen=True):
     storage_failure: Text = ""
     front_log_failure: Text = ""
     retention_held: Text = ""
+    certificate_warning: Text = ""
     slow_clients: Count | None = None
     slow: Annotated[tuple[SlowClient, ...], msgspec.Meta(max_length=SLOW_MAX)] = ()
     links: Annotated[tuple[LinkSummary, ...], msgspec.Meta(max_length=LINKS_MAX)] = ()
@@ -372,6 +373,7 @@ class Summarizer:
             storage_failure=_cut(snapshot.get("storage_failure")),
             front_log_failure=_cut(snapshot.get("front_log_failure")),
             retention_held=_cut(snapshot.get("retention_held")),
+            certificate_warning=_cut(_first_warning(snapshot)),
             slow_clients=None if slow is None else len(slow),
             slow=() if slow is None else tuple(slow[:SLOW_MAX]),
             links=links,
@@ -539,6 +541,16 @@ class Summarizer:
                 _cut(told.get("refusal")),
                 told.get("built_percent"),
             )
+
+
+def _first_warning(snapshot: Mapping[str, Any]) -> str:
+    """Returns the warning of the certificate that ends first; empty: none ends soon."""
+    soon = sorted(
+        (each["ends_us"], each["warning"])
+        for each in snapshot.get("certificates", ())
+        if each["warning"]
+    )
+    return str(soon[0][1]) if soon else ""
 
 
 def _actions(snapshot: Mapping[str, Any]) -> tuple[ActionSummary, ...]:

@@ -28,7 +28,7 @@ from raylay.services.server.data.restore import (
 )
 from raylay.storage.files import write_durably
 
-NICENESS = 10
+NICENESS = 19
 """What a backup adds to its niceness: instances on the host go first."""
 
 
@@ -169,7 +169,9 @@ def restore_command(
             done = restore(path, manifest, target, force=force)
         except StorageLocked as error:
             raise StorageLocked(
-                f"{manifest.instance} runs: {error}; nothing was changed", error.path
+                f"{manifest.instance} runs: {target.directory} is in use: `raylay stop "
+                f"{manifest.instance}` stops it; nothing was changed",
+                error.path,
             ) from None
         if directory is None:
             _restore_record(path, manifest)

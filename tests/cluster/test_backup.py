@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.covers("Journal", "a backup of an instance that runs"),
 ]
 
-FILE = "fabric: kept\ntopics: [notes]\nregions: {here: 2}\n"
+FILE = "fabric: kept\ntopics: [notes]\nregions: {here: 2}\ndowngrade: {age: 500ms}\n"
 NAMES = ("here-1", "here-2")
 RAYLAY = [sys.executable, "-m", "raylay.services.cli"]
 

@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from end_to_end.test_queues import Consumer
 from support.instance_processes import Client, Server, Servers, pair, single
 
 from raylay.services.config.journal import JournalConfig
 from raylay.services.errors import StorageError, StorageFull, StorageLocked
 from raylay.services.inspection.store_rows import sow_rows
 from raylay.services.messages.records import publisher_id
+from raylay.services.messages.topics import TopicRule
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.server.data import backup_manifest
 from raylay.services.server.data.backup import make_backup
 from raylay.services.server.data.backup_manifest import (
@@ -188,6 +191,39 @@ def test_sow_records_are_those_of_the_backup(servers: Servers, tmp_path: Path) -
     rows = [row for row in sow_rows(solo.directory / SOW_FILE) if row["row"] == "record"]
     assert sorted(json.loads(row["body"])["n"] for row in rows) == [*range(16, 26)]
     assert solo.events("sow_ahead") == solo.events("sow_gap") == 0
+
+
+def test_a_queue_begins_with_what_the_backup_has_not_acknowledged(
+    servers: Servers, tmp_path: Path
+) -> None:
+    queue = QueueDefinition(
+        "work", "json", underlying="orders", lease_us=60_000_000, subscription_backlog_max=100
+    )
+    solo = single(servers, tmp_path, topics=(TopicRule(".*", "json"),), queue_definitions=(queue,))
+    publisher = Client(solo.address, "publisher")
+    publisher.publish(range(1, 11))
+    publisher.persisted(10)
+
+    def taken(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        while len(found) < count:
+            found += [key for key, _ in consumer.take()]
+        return found
+
+    consumer = Consumer(solo.address, "billing", max_backlog=100)
+    keys = taken(consumer, 10)
+    consumer.persisted(consumer.done(keys[:4]))
+    path = backed_up(solo, tmp_path / "backups")
+    consumer.persisted(consumer.done(keys[4:]))
+    solo.kill()
+    restored(path, solo, force=True)
+    solo.start()
+    publisher = Client(solo.address, "publisher")
+    assert publisher.answer["highest"] == 10
+    publisher.publish(range(11, 13))
+    publisher.persisted(12)
+    again = taken(Consumer(solo.address, "shipping", max_backlog=100), 8)
+    assert sorted(again) == [*sorted(keys[4:]), (PUBLISHER, 11), (PUBLISHER, 12)]
 
 
 @pytest.fixture

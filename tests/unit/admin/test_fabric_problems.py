@@ -162,6 +162,7 @@ def test_it_is_said_why_nothing_is_known(given: PeerAnswer, text: str) -> None:
         ({"disk_free_percent": 10.0}, "disk", "attention", "10 % are free"),
         ({"front_log_failure": "bad"}, "disk", "attention", "front log fails: bad"),
         ({"retention_held": "a reader"}, "disk", "attention", "from its journal: a reader"),
+        ({"certificate_warning": "it ends"}, "instance", "attention", "R0-0: it ends"),
         ({"unavailable": 3}, "data_at_risk", "attention", "3 messages that no upstream has"),
         (
             {"slow": (SlowClient("billing", 5, 12.0, True),)},

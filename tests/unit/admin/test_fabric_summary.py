@@ -128,6 +128,16 @@ def test_views_are_told_with_what_came_and_what_they_gave() -> None:
     assert read_summary(msgspec.json.encode(found), "north") == found
 
 
+def test_the_certificate_that_ends_first_is_told() -> None:
+    soon = [
+        {"ends_us": 30, "warning": "a ends"},
+        {"ends_us": 10, "warning": "b ends"},
+        {"ends_us": 5, "warning": ""},
+    ]
+    assert take(Summarizer(), certificates=soon).certificate_warning == "b ends"
+    assert take(Summarizer(), certificates=soon[2:]).certificate_warning == ""
+
+
 def test_an_instance_that_has_not_begun_knows_little() -> None:
     found = Summarizer().take({"name": "north"}, time_us=1, steady_us=1)
     assert (found.clients, found.slow_clients, found.links) == (None, None, ())
