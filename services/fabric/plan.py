@@ -440,7 +440,8 @@ def instance_config(
     transports = TransportPlanner(settings, record.directory, instance)
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
-    at_rest = links_at_rest(settings, record.stopped)
+    # Once it runs, its own acks wait for its peers, also if it was stopped before.
+    at_rest = links_at_rest(settings, [each for each in record.stopped if each != instance.name])
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,

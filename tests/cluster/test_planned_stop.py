@@ -86,6 +86,8 @@ async def stopped_and_started(whole: Fabric) -> None:
         published = publisher.published
     destination = status_of(whole, "near-2")["destinations"]["near-1"]
     assert destination["sync"] and not destination["downgraded_by_hand"]
+    back = status_of(whole, "near-1")["destinations"]["near-2"]
+    assert back["sync"] and not back["downgraded_by_hand"], "its own acks wait, too"
 
     # Nothing acknowledged is lost, and the one that was away has everything.
     await asyncio.to_thread(whole.wait_connected, 60)

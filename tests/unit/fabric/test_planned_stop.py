@@ -188,6 +188,8 @@ def test_a_peer_that_restarts_begins_without_waiting_for_a_stopped_one(tmp_path:
     assert downgraded("London-1") == []
     record.stopped = ["London-2"]
     assert downgraded("London-1") == ["London-2"] and downgraded("Paris-1") == []
+    # Its own acks wait for its peers from the moment on in which it is started.
+    assert downgraded("London-2") == []
     kept = FabricRecord.from_json(record.to_json(), "a test")
     assert kept.stopped == ["London-2"]
 
