@@ -70,7 +70,7 @@ def test_a_pair_where_everything_is_guarded(capsys: pytest.CaptureFixture[str]) 
         "bob is told bob may not publish to 'orders'",
     ]
     assert re.match(
-        r"a stranger is told 127.0.0.1:\d+ refused the logon of client \S+: it is", told
+        r"a stranger is told 127.0.0.1:\d+ refused the logon of client desk of amy: ", told
     )
     assert "set user_id and password" in told
 
