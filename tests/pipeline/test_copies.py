@@ -157,7 +157,7 @@ def rows_of(parts: Iterable[Any], reader: Any) -> Rows:
 def read(
     options: dict[str, str], names: Iterable[str] = KEYS, filters: Iterable[ds.Filter] = ()
 ) -> Rows:
-    reader = BatchReader(ReadOptions.of(options), schema_of(names))
+    reader = BatchReader(ReadOptions.of({"pushdown": "true", **options}), schema_of(names))
     list(reader.pushFilters(list(filters)))
     return rows_of(reader.partitions(), reader)
 

@@ -63,7 +63,9 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(directory: Path, filters: list[ds.Filter]) -> Rows:
     schema = pa.schema([pa.field(name, COLUMNS[name]) for name in NAMES])
-    reader = BatchReader(ReadOptions.of({"path": str(directory)}), from_arrow_schema(schema))
+    reader = BatchReader(
+        ReadOptions.of({"path": str(directory), "pushdown": "true"}), from_arrow_schema(schema)
+    )
     assert list(reader.pushFilters(filters)) == filters
     batches = [
         each for part in reader.partitions() if part.value is not None for each in reader.read(part)

@@ -151,7 +151,8 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 # -- what is not opened --------------------------------------------------------------------------
 def reader_of(log: Log, *filters: Filter, **options: str) -> BatchReader:
-    reader = BatchReader(ReadOptions.of({"path": str(log.directory), **options}), TXID_AND_TOPIC)
+    given = {"path": str(log.directory), "pushdown": "true", **options}
+    reader = BatchReader(ReadOptions.of(given), TXID_AND_TOPIC)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark must evaluate them too"
     return reader
 
@@ -210,7 +211,7 @@ def test_what_is_not_wanted_is_not_opened(
 
 @pytest.mark.covers("Data pipeline", "what no filter lets through is not opened")
 def test_spark_pushes_filters_and_evaluates_them_again(spark: Any, mixed: Log) -> None:
-    table = spark.read.format("raylay").load(str(mixed.directory))
+    table = spark.read.format("raylay").option("pushdown", "true").load(str(mixed.directory))
     wanted = table.where(
         "topic = 'flights/JFK' AND txid > 700 AND command <> 'delete' AND late"
         f" AND publisher = {PUBLISHERS[0]} AND body LIKE '%UA%'"
@@ -227,6 +228,33 @@ def test_spark_pushes_filters_and_evaluates_them_again(spark: Any, mixed: Log) -
     ]
     assert [row["txid"] for row in wanted.select("txid").orderBy("txid").collect()] == expected
     assert expected
+
+
+@pytest.mark.covers("Data pipeline", "queries of one table do not change one another")
+def test_queries_of_one_table_do_not_change_one_another(spark: Any, mixed: Log) -> None:
+    """Spark keeps the parts that it planned for one query with the table, for the next ones."""
+    txids = [row["txid"] for row in expected_rows(mixed, "Chicago-1")]
+    late = sum(txid > 700 for txid in txids)
+    table = spark.read.format("raylay").option("columns", "txid").load(str(mixed.directory))
+    assert table.where("txid > 700").count() == late
+    assert table.count() == len(txids)
+    assert table.where("txid <= 700").union(table.where("txid > 700")).count() == len(txids)
+    joined = table.where("txid > 700").alias("a").join(table.alias("b"), "txid")
+    assert joined.count() == late
+    table.createOrReplaceTempView("one_view")
+    spark.sql(
+        f"CREATE TABLE one_table USING raylay OPTIONS (path '{mixed.directory}', columns 'txid')"
+    )
+    try:
+        for name in ("one_view", "one_table"):
+            (found,) = spark.sql(
+                f"SELECT (SELECT count(*) FROM {name} WHERE txid > 700), "
+                f"(SELECT count(*) FROM {name}), (SELECT count(*) FROM {name} WHERE txid <= 700)"
+            ).collect()
+            assert tuple(found) == (late, len(txids), len(txids) - late)
+    finally:
+        spark.sql("DROP TABLE one_table")
+        spark.catalog.dropTempView("one_view")
 
 
 @pytest.mark.parametrize(

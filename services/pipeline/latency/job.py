@@ -277,6 +277,7 @@ def _lags(
                 columns="publisher,sequence,topic,origin_time,receive_time,path",
                 ending=json.dumps({"*": last_txid(place, on_corrupt)}),
                 on_corrupt=on_corrupt,
+                pushdown="true",
                 **({"archive": place.archive} if place.archive else {}),
             )
             .load()

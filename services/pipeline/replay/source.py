@@ -235,6 +235,8 @@ class SparkSource:
                 columns=",".join(dict.fromkeys((*columns, *self._mentioned()))),
                 ending=json.dumps({"*": last_txid(place, self._on_corrupt)}),
                 on_corrupt=self._on_corrupt,
+                # Every query of these rows has a filter, and runs before the next is planned.
+                pushdown="true",
                 **({"archive": place.archive} if place.archive else {}),
             )
             .load()

@@ -120,6 +120,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "verify": ("true", "false"),
     "inferschema": ("true", "false"),
     "copies": ("one", "all"),
+    "pushdown": ("true", "false"),
 }
 """The values that options may have."""
 SAMPLE_SIZE_DEFAULT = 10_000
@@ -158,6 +159,7 @@ class ReadOptions:
     on_corrupt: Literal["stop", "skip", "dead_letter"] = "stop"
     on_data_loss: str = "fail"
     verify: str = "true"
+    pushdown: str = "false"
     partition_bytes: int = PARTITION_BYTES_DEFAULT
     max_records_per_trigger: int = 0
     unknown: list[str] = field(default_factory=list)
@@ -472,8 +474,15 @@ class BatchReader(DataSourceReader):
         self.table = StretchTable(options, schema)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes filters by which segments, runs and records can be skipped. Returns all of them,
-        because Spark evaluates each again."""
+        """Takes filters by which segments, runs and records can be skipped, with the option
+        `pushdown`. Returns all of them, because Spark evaluates each again.
+
+        Spark 4.3 keeps the partitions of the last filtered query with the table, and gives them to
+        every other query of the same DataFrame, and to each mention of a table in a statement: so
+        a table leaves nothing out unless its user says that it has one filter only.
+        """
+        if self.options.pushdown == "false":
+            return filters
         for pushed in filters:
             inner, prefix = (pushed.child, "Not ") if isinstance(pushed, Not) else (pushed, "")
             attribute: tuple[str, ...] = getattr(inner, "attribute", ())
