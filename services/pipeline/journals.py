@@ -70,12 +70,17 @@ the bytes that could be read."""
 
 @dataclass(frozen=True, slots=True)
 class JournalPlace:
-    """The journal of one instance."""
+    """The journal of one instance.
+
+    Attributes:
+        fabric: the name of the instance's fabric; empty: unknown.
+    """
 
     instance: str
     group: str
     journal: str
     archive: str | None = None
+    fabric: str = ""
 
     def files(self) -> list[SegmentFile]:
         """Returns the journal's segments, oldest first."""
@@ -169,7 +174,7 @@ def places(
                 f"there is no instance {name}: choose from {', '.join(sorted(known))}"
             )
     found = [
-        JournalPlace(each.instance, each.group, each.journal, archive or None)
+        replace(each, archive=archive or None)
         for each in found
         if (not wanted or each.instance in wanted) and (not group or each.group == group)
     ]
@@ -264,7 +269,9 @@ def _of_record(record: FabricRecord, settings: FabricSettings) -> list[JournalPl
     found = []
     for instance in settings.instances:
         journal = data_directory(record, instance) / JOURNAL_DIRECTORY
-        found.append(JournalPlace(instance.name, instance.group, str(journal)))
+        found.append(
+            JournalPlace(instance.name, instance.group, str(journal), fabric=settings.name)
+        )
     return found
 
 
@@ -280,14 +287,14 @@ def _of_path(path: Path) -> list[JournalPlace]:
     if not list_segments(journal, None):
         raise StorageError(f"{journal} is not a journal", str(journal))
     home = journal.parent if journal.name == JOURNAL_DIRECTORY else journal
-    name, group = home.resolve().name, ""
+    name, group, fabric = home.resolve().name, "", ""
     record = record_of(str(home.parent))
     if record is not None:
         settings = FabricSettings.from_json(record.settings)
         for instance in settings.instances:
             if data_directory(record, instance).resolve() == home.resolve():
-                name, group = instance.name, instance.group
-    return [JournalPlace(name, group, str(journal))]
+                name, group, fabric = instance.name, instance.group, settings.name
+    return [JournalPlace(name, group, str(journal), fabric=fabric)]
 
 
 # -- where to begin and end ----------------------------------------------------------------------

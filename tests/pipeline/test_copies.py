@@ -298,6 +298,22 @@ def spoil(segment: Path, damage: str) -> None:
         change_block(segment, key, change)
 
 
+def test_journals_of_two_fabrics_are_not_taken_for_copies(tmp_path: Path) -> None:
+    """A publisher of one name counts its messages in each fabric by itself."""
+    paths = []
+    for name in ("flights", "trading"):
+        directory = write_fabric(tmp_path / name, ("Chicago-1",), fabric=name)
+        write_log(directory / "Chicago-1", [message_run(1, 7, 1, 20)])
+        paths.append(str(directory / "Chicago-1"))
+    given = {"path": ",".join(paths)}
+    with pytest.raises(ConfigurationError, match="of the fabrics flights and trading, whose"):
+        read(given)
+    assert len(read({**given, "copies": "all"})) == 40
+    reader = stream_of({**given, "copies": "all"})
+    with pytest.raises(ConfigurationError, match="are both of Chicago-1: read each with a query"):
+        reader.initialOffset()
+
+
 # -- streams -------------------------------------------------------------------------------------
 def stream_of(options: dict[str, str]) -> StreamReader:
     return StreamReader(ReadOptions.of(options), schema_of(KEYS))

@@ -164,10 +164,13 @@ def mixed_log(directory: Path, *, archive: bool = True) -> Log:
 
 
 def write_fabric(
-    directory: Path, names: tuple[str, ...] = ("Chicago-1", "Chicago-2"), **options: Any
+    directory: Path,
+    names: tuple[str, ...] = ("Chicago-1", "Chicago-2"),
+    fabric: str = "flights",
+    **options: Any,
 ) -> Path:
     """The record of a fabric whose instances' data lies in folders of their names."""
-    builder = FabricBuilder("flights", **options)
+    builder = FabricBuilder(fabric, **options)
     builder.region("Chicago", list(names))
     settings = builder.settings()
     FabricRecord(

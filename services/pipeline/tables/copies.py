@@ -160,7 +160,37 @@ def _sound_messages(bounds: JournalBounds) -> SegmentMessages:
     return found
 
 
+def check_one_fabric(found: Sequence[JournalPlace]) -> None:
+    """Raises:
+    ConfigurationError: these are journals of several fabrics, in which a publisher's name and a
+        sequence need not mean the same message.
+    """
+    fabrics = sorted({place.fabric for place in found if place.fabric})
+    if len(fabrics) > 1:
+        raise ConfigurationError(
+            f"the journals are of the fabrics {' and '.join(fabrics)}, whose different messages "
+            "may have the same publisher and sequence: read each fabric by itself and unite the "
+            "tables, or give the option `copies` the value all"
+        )
+
+
 # -- streams -------------------------------------------------------------------------------------
+def check_different_names(found: Sequence[JournalPlace]) -> None:
+    """Raises:
+    ConfigurationError: two journals have the same name of an instance, by which the offsets of a
+        stream tell them apart.
+    """
+    journals: dict[str, str] = {}
+    for place in found:
+        other = journals.setdefault(place.instance, place.journal)
+        if other != place.journal:
+            raise ConfigurationError(
+                f"a stream tells journals apart by the names of their instances, and "
+                f"{other} and {place.journal} are both of {place.instance}: read each with a "
+                "query of its own"
+            )
+
+
 def is_one_journal(path: str, instances: str) -> bool:
     """Returns whether options of a read name one journal, whatever instances a fabric gets later.
 

@@ -74,6 +74,8 @@ from raylay.services.pipeline.tables.copies import (
     JournalBounds,
     JournalCopies,
     StreamCopies,
+    check_different_names,
+    check_one_fabric,
     is_one_journal,
     stretches_of,
 )
@@ -201,7 +203,13 @@ class ReadOptions:
         return "stop" if self.on_corrupt == "stop" else "skip"
 
     def places(self) -> list[JournalPlace]:
-        return places(
+        """Returns the journals to read.
+
+        Raises:
+            ConfigurationError: the options name none, or journals that cannot be read together.
+            StorageError: a directory holds no journal.
+        """
+        found = places(
             self.path,
             self.fabric,
             self.directory,
@@ -209,6 +217,9 @@ class ReadOptions:
             self.group,
             self.archive,
         )
+        if self.copies == "one":
+            check_one_fabric(found)
+        return found
 
     def column_names(self) -> list[str]:
         """Returns the wanted columns; all of them where none is named."""
@@ -589,7 +600,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
         txids = given_txids("starting", self.options.starting)
-        found = self.options.places()
+        found = self._places()
         if self.options.topic:
             check_journaled(self.options.topic, found)
         made = self._copies.begin(
@@ -609,7 +620,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Sets the newest committed messages as the end of the query."""
-        self._target = {place.instance: self._newest(place) for place in self.options.places()}
+        self._target = {place.instance: self._newest(place) for place in self._places()}
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -627,7 +638,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
         found = dict(start)
-        for place in self.options.places():
+        for place in self._places():
             name = place.instance
             if self._target is not None and name not in self._target:
                 continue  # appeared after the query's target was set
@@ -655,6 +666,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query."""
         places_now = self.options.places()
         return {place.instance: offset_of(place, self._newest(place)) for place in places_now}
+
+    def _places(self) -> list[JournalPlace]:
+        found = self.options.places()
+        check_different_names(found)
+        return found
 
     def _newest(self, place: JournalPlace) -> int:
         return last_txid(place, self.options.damage)
@@ -690,7 +706,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounds(self, start: dict[str, Any], end: dict[str, Any]) -> list[JournalBounds]:
         found: list[JournalBounds] = []
-        for place in self.options.places():
+        for place in self._places():
             if place.instance not in end:
                 continue
             # Planned before a restart, and replaced since: what was meant is gone.
