@@ -285,6 +285,20 @@ class QueueFrontend:
             if not 0 < until_us <= now_us and consumer in self.consumers
         ]
 
+    def leases_by_consumer(self, now_us: int) -> dict[Consumer, tuple[int, int]]:
+        """Returns of each consumer that holds leases their number, and the earliest end of those
+        that end, in microseconds; 0: none of them ends."""
+        found: dict[Consumer, tuple[int, int]] = {}
+        for of in self._leases.values():
+            for consumer, _, until_us in of.values():
+                if 0 < until_us <= now_us or consumer not in self.consumers:
+                    continue
+                count, first_us = found.get(consumer, (0, 0))
+                if until_us and (not first_us or until_us < first_us):
+                    first_us = until_us
+                found[consumer] = count + 1, first_us
+        return found
+
     @property
     def lease_count(self) -> int:
         """The number of leases, including those that are over and not yet swept."""

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-from raylay.services.queues.decisions import Consumer
 from raylay.services.queues.frontend import QueueFrontend
 from raylay.services.server.clients.sessions import ClientSession
 from raylay.services.server.clients.slow_clients import ClientPools
 
 CONNECTIONS_SHOWN_MAX = 1_000
 CONSUMERS_SHOWN_MAX = 1_000
-LEASES_COUNTED_MAX = 20_000
-"""Limit on the leases of a queue that are counted by consumer: each costs time of the loop."""
+LEASES_COUNTED_MAX = 10_000
+"""Limit on the leases that are counted by consumer: all of them take the loop a few
+milliseconds."""
 US_PER_MS = 1_000
 
 
@@ -69,7 +69,7 @@ def consumer_status(
     frontends: Iterable[QueueFrontend], sessions: Mapping[int, ClientSession], now_us: int
 ) -> list[dict[str, Any]]:
     """Returns the consumers of queues, `CONSUMERS_SHOWN_MAX` at most. `leases` and
-    `oldest_lease_age_ms` are None for a queue with more leases than are counted; the age is None
+    `oldest_lease_age_ms` are None where there are more leases than are counted; the age is None
     also where leases have no end, because only their end is known here.
 
     Args:
@@ -81,13 +81,17 @@ def consumer_status(
 def _consumers(
     frontends: Iterable[QueueFrontend], sessions: Mapping[int, ClientSession], now_us: int
 ) -> Iterator[dict[str, Any]]:
+    left = LEASES_COUNTED_MAX
     for frontend in frontends:
         if not frontend.consumers:
             continue
-        held = held_by_consumer(frontend, now_us)
+        lease_us, counted = frontend.definition.lease_us, frontend.lease_count
+        held = frontend.leases_by_consumer(now_us) if counted <= left else None
+        left -= counted if held is not None else 0
         for consumer, terms in frontend.consumers.items():
             client = sessions.get(consumer[0])
-            count, age_us = (None, None) if held is None else held.get(consumer, (0, None))
+            count, end_us = (None, 0) if held is None else held.get(consumer, (0, 0))
+            began_us = end_us - lease_us
             yield {
                 "queue": frontend.definition.name,
                 "message_type": frontend.definition.message_type,
@@ -98,23 +102,5 @@ def _consumers(
                 "filter": terms.filter,
                 "backlog": terms.backlog_max,
                 "leases": count,
-                "oldest_lease_age_ms": None if age_us is None else age_us // US_PER_MS,
+                "oldest_lease_age_ms": max(0, now_us - began_us) // US_PER_MS if end_us else None,
             }
-
-
-def held_by_consumer(
-    frontend: QueueFrontend, now_us: int
-) -> dict[Consumer, tuple[int, int | None]] | None:
-    """Returns the number of leases of each consumer that has some, and the age of the oldest one in
-    microseconds; None: there are more than `LEASES_COUNTED_MAX`."""
-    if frontend.lease_count > LEASES_COUNTED_MAX:
-        return None
-    lease_us = frontend.definition.lease_us
-    found: dict[Consumer, tuple[int, int | None]] = {}
-    for lease in frontend.leases(now_us):
-        count, oldest_us = found.get(lease.consumer, (0, None))
-        if lease_us and lease.until_us:
-            age_us = max(0, now_us - (lease.until_us - lease_us))
-            oldest_us = age_us if oldest_us is None else max(oldest_us, age_us)
-        found[lease.consumer] = count + 1, oldest_us
-    return found

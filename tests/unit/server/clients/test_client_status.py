@@ -11,10 +11,11 @@ from support.one_instance import in_instance
 
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.queues.decisions import ConsumerSubscription
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.frontend import QueueFrontend
 from raylay.services.server.clients import client_status
-from raylay.services.server.clients.client_status import connection_status, held_by_consumer
+from raylay.services.server.clients.client_status import connection_status, consumer_status
 from raylay.services.server.instance_server import InstanceServer
 
 
@@ -74,18 +75,24 @@ def test_of_many_connections_those_that_are_behind_are_told(
 def test_leases_are_counted_up_to_a_limit_and_aged_where_they_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def leased(lease_us: int) -> QueueFrontend:
-        frontend = QueueFrontend(QueueDefinition("q", "json", lease_us=lease_us), "A", 1)
-        for consumer in ((1, "s"), (2, "s")):
-            frontend.consumers[consumer] = None  # type: ignore[assignment]
-        ends = [1_000_000 + lease_us, 3_000_000 + lease_us] if lease_us else [0, 0]
-        frontend._leases = {
-            7: {1: ((1, "s"), 1, ends[0]), 2: ((1, "s"), 2, ends[1]), 3: ((2, "s"), 3, ends[1])}
-        }
-        return frontend
+    def told(lease_us: int, *, queues: int = 1) -> list[tuple[Any, Any]]:
+        frontends = []
+        for number in range(queues):
+            definition = QueueDefinition(f"q{number}", "json", lease_us=lease_us)
+            frontend = QueueFrontend(definition, "A", 1)
+            for consumer in ((1, "s"), (2, "s"), (3, "s")):
+                frontend.subscribed(ConsumerSubscription(consumer, "c", "", 5))
+            ends = [1_000_000 + lease_us, 3_000_000 + lease_us] if lease_us else [0, 0]
+            frontend._leases = {
+                7: {1: ((1, "s"), 1, ends[1]), 2: ((1, "s"), 2, ends[0])},
+                8: {1: ((2, "s"), 3, ends[1]), 2: ((9, "gone"), 4, ends[1])},
+            }
+            frontends.append(frontend)
+        rows = consumer_status(frontends, {}, 5_000_000)
+        return [(each["leases"], each["oldest_lease_age_ms"]) for each in rows]
 
-    aged = held_by_consumer(leased(60_000_000), 5_000_000)
-    assert aged == {(1, "s"): (2, 4_000_000), (2, "s"): (1, 2_000_000)}
-    assert held_by_consumer(leased(0), 5_000_000) == {(1, "s"): (2, None), (2, "s"): (1, None)}
-    monkeypatch.setattr(client_status, "LEASES_COUNTED_MAX", 2)
-    assert held_by_consumer(leased(0), 5_000_000) is None
+    assert told(60_000_000) == [(2, 4_000), (1, 2_000), (0, None)]
+    assert told(3_000_000) == [(1, 2_000), (1, 2_000), (0, None)], "one is over"
+    assert told(0) == [(2, None), (1, None), (0, None)]
+    monkeypatch.setattr(client_status, "LEASES_COUNTED_MAX", 5)
+    assert told(0, queues=2)[3:] == [(None, None)] * 3
