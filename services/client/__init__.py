@@ -41,7 +41,7 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import FailoverRule, Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.named_readers import ReaderCommands, SyncReaderCommands
+from raylay.services.client.named_readers import ReaderCommands, ReaderPlace, SyncReaderCommands
 from raylay.services.client.publishing.body_writer import Body
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.queues.queue_consumer import QueueBatch, QueueConsumer, QueueMessage
@@ -83,6 +83,7 @@ __all__ = [
     "FailoverRule",
     "Tls",
     "ReaderCommands",
+    "ReaderPlace",
     "SyncReaderCommands",
     "ClientEvent",
     "ClockDiffers",

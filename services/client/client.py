@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +26,7 @@ from raylay.services.client.keywords import checks_keywords
 from raylay.services.client.lifecycle import ClientLifecycle
 from raylay.services.client.machine import ClientOptions, client_machine
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.named_readers import ReaderCommands
+from raylay.services.client.named_readers import EXPIRES_S_DEFAULT, ReaderCommands
 from raylay.services.client.publishing.body_writer import Body, body_bytes
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
@@ -37,6 +38,8 @@ from raylay.services.client.runtime import (
     ClientCallbacks,
     ClientRuntime,
 )
+from raylay.services.client.subscriptions.durable import DurableSubscriptions, place_client
+from raylay.services.client.subscriptions.durable_place import DurableTerms
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscriber import Subscriber
 from raylay.services.client.subscriptions.subscription import Subscription
@@ -171,8 +174,13 @@ class Client:
         self._publisher = Publisher(runtime, sampling_ratio, publish_timeout_s)
         self._subscriber = Subscriber(runtime)
         self._queues = QueueOperations(runtime, self._publisher, self._subscriber)
-        self._lifecycle = ClientLifecycle(runtime, self._publisher, self._queues, connect_wait_s)
         self.readers = ReaderCommands(runtime)
+        self._durable = DurableSubscriptions(
+            *(runtime, self._subscriber, self.readers),
+            partial(place_client, Client, self.machine.options, tls),
+        )
+        parts = self._publisher, self._queues, self._durable
+        self._lifecycle = ClientLifecycle(runtime, *parts, connect_wait_s)
 
     async def connect(self) -> None:
         """Connects and logs on. Returns once a server has accepted the client.
@@ -409,6 +417,8 @@ class Client:
         bookmark: str = "",
         bookmark_not_found: str = "",
         subscription_id: str = "",
+        durable: str = "",
+        durable_expires_s: int = EXPIRES_S_DEFAULT,
         oof: bool = False,
         delta: bool = False,
         no_empties: bool = False,
@@ -446,6 +456,12 @@ class Client:
             subscription_id: name under which the bookmark store keeps the subscription; by default
                 made from topic, type and filter. A subscription with another filter needs another
                 name.
+            durable: name under which the instances keep the place of the subscription: it goes on
+                from there in a later process, at whichever instance, and messages come again rather
+                than never (docs/clients.md). An unknown name begins at `bookmark`, or with the
+                first message in the log.
+            durable_expires_s: seconds after which an instance forgets a place of which it hears
+                nothing; until then it keeps the messages.
             explicit_discard: whether messages count as received only by `Subscription.discard`.
             fully_durable: whether messages are delivered only once every sync destination has them,
                 too. While a destination is down and not downgraded, none is delivered.
@@ -472,7 +488,8 @@ class Client:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
-            LocalProtocolError: `type` is none. TypeError: a keyword argument is misspelt.
+            LocalProtocolError: `type` is none, or `durable` is the name of a subscription to
+                something else. TypeError: a keyword argument is misspelt.
         """
         options = self._subscriber.given(
             select=select,
@@ -492,6 +509,10 @@ class Client:
             conflation=conflation,
             conflation_key=texts("conflation_key", conflation_key),
         )
+        if durable:
+            terms = DurableTerms(durable, topic, message_type, filter, durable_expires_s)
+            given = bookmark, subscription_id, options, explicit_discard, pause
+            return await self._durable.subscribe(terms, *given, queue_bytes_max, timeout_s, type)
         what = topic, message_type, filter, bookmark, subscription_id
         state = self._subscriber.subscription(*what, options, explicit_discard, pause)
         return await self._subscriber.subscribe(state, queue_bytes_max, timeout_s, type)

@@ -263,6 +263,16 @@ class ServerChooser:
             addresses.append(self.current_address)
         return addresses
 
+    def other_servers(self) -> list[tuple[str, ...]]:
+        """Returns the servers besides the present instance that the client could fail over to: the
+        addresses of each, where its instance is not known yet a single one."""
+        servers: dict[str, list[str]] = {}
+        for address in self._all_addresses():
+            instance = self._instance_at.get(address, "")
+            if instance != self.current and address != self.current_address:
+                servers.setdefault(instance or address, []).append(address)
+        return [tuple(addresses) for addresses in servers.values()]
+
     def candidates(self) -> list[str]:
         """Returns the addresses to try in this round, in order; the one used last comes last.
 

@@ -10,6 +10,7 @@ from raylay.services.client.machine import ClientState
 from raylay.services.client.publishing.publisher import Publisher
 from raylay.services.client.queues.queue import QueueOperations
 from raylay.services.client.runtime import ClientRuntime
+from raylay.services.client.subscriptions.durable import DurableSubscriptions
 from raylay.services.errors import ConnectionLost, LocalProtocolError
 
 
@@ -20,6 +21,7 @@ class ClientLifecycle:
         runtime: runtime of the client.
         publisher: publishing side of the client.
         queues: queue side of the client.
+        durable: durable subscriptions of the client.
         connect_wait_s: seconds for which `connect` tries before it gives up.
 
     Owner: the client's event loop.
@@ -30,11 +32,13 @@ class ClientLifecycle:
         runtime: ClientRuntime,
         publisher: Publisher,
         queues: QueueOperations,
+        durable: DurableSubscriptions,
         connect_wait_s: float,
     ) -> None:
         self._runtime = runtime
         self._publisher = publisher
         self._queues = queues
+        self._durable = durable
         self._connect_wait_s = connect_wait_s
 
     async def connect(self) -> None:
@@ -73,6 +77,8 @@ class ClientLifecycle:
                 runtime.hurry()
                 await asyncio.sleep(0)
         finally:
+            # A message whose handler failed comes again: without `flush` nothing counts as done.
+            await self._durable.close(settle=flush)
             await self._shut_down()
         # A store that the caller gave lives longer than this client, with everything in it.
         if unsettled and machine.options.owns_store:

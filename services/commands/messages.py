@@ -333,16 +333,24 @@ def subscribe(
         str,
         typer.Option(
             help="The speed of a replay: 500 messages a second, 500KB, or 2X of the original; with "
-            "--bookmark."
+            "--bookmark or --durable."
         ),
     ] = "",
     fully_durable: Annotated[
         bool,
         typer.Option(
             "--fully-durable",
-            help="Print only messages that every sync destination has; with --bookmark.",
+            help="Print only messages that every sync destination has; with --bookmark or "
+            "--durable.",
         ),
     ] = False,
+    durable: Annotated[
+        str,
+        typer.Option(
+            help="A name under which the instances keep the place: the next subscriber of this "
+            "name goes on from there; a new name begins at --bookmark, or with the first message."
+        ),
+    ] = "",
     backlog: Annotated[
         int,
         typer.Option(min=0, help="Consume a queue, with at most this many messages at a time."),
@@ -369,10 +377,15 @@ def subscribe(
     name = client or f"raylay-subscribe-{os.getpid()}"
     if ack not in ("auto", "none"):
         raise typer.BadParameter(f"--ack {ack}: give auto or none")
-    if (rate or fully_durable) and not bookmark:
+    if (rate or fully_durable) and not (bookmark or durable):
         raise typer.BadParameter(
             "--rate and --fully-durable are of a replay: give --bookmark, such as 0 for the first "
-            "message"
+            "message, or --durable"
+        )
+    if durable and any((sow, delta, oof, conflate, page, group_by, project, backlog)):
+        raise typer.BadParameter(
+            "--durable keeps a place in the log, and cannot be combined with --sow, --delta, "
+            "--oof, --conflate, --page, --group-by, --project or --backlog"
         )
     others = (bookmark, sow, delta, oof, select, conflate, page, group_by, project)
     if backlog and any(others):
@@ -388,9 +401,12 @@ def subscribe(
         given |= page_of(page)
     sow = sow or bool(page or order_by or group_by or project)
     wanted |= {option: value for option, value in given.items() if value}
-    if bookmark:
+    if durable:
+        wanted |= {"durable": durable}
+    if bookmark or durable:
         wanted |= {"fully_durable": True} if fully_durable else {}
         wanted |= {"rate": rate} if rate else {}
+    if bookmark:
         wanted |= {"bookmark": bookmark, "bookmark_not_found": not_found}
     focused = sow or oof or delta
     is_table = bool(page) and not (as_json or delta or count) and sys.stdout.isatty()
@@ -436,11 +452,12 @@ async def _subscribe(
         begin = client.sow_and_subscribe if sow else client.subscribe
         subscription = await begin(topic, **wanted)
         async for batch in subscription.batches():
-            for message in batch:
+            for number, message in enumerate(batch, 1):
                 print_message(message, as_json, focused)
                 left -= 1
                 if not left:
                     sys.stdout.flush()
+                    subscription.count_handed_out(number)
                     return
             sys.stdout.flush()
 

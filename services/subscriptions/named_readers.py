@@ -9,7 +9,7 @@ behind it, stays until the reader has said more, or has not been heard of for th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
@@ -38,6 +38,8 @@ class NamedReader:
         expires_s: seconds after which it is forgotten when nothing is heard of it.
         told_us: time when it was heard of last, by the clock that stored data ages by.
         floor_txid: segments that end below this transaction id hold nothing that it needs.
+        message_type: message type that it reads; empty: any.
+        filter: filter of what it reads; empty: none.
     """
 
     name: str
@@ -47,19 +49,36 @@ class NamedReader:
     expires_s: int
     told_us: int
     floor_txid: int = 0
+    message_type: str = ""
+    filter: str = ""
 
     def pack(self) -> bytes:
         """Returns the reader for the disk."""
         packed: bytes = msgpack.packb(
-            [self.name, self.user, self.topic, self.have.to_wire(), self.expires_s, self.told_us]
+            [
+                *(self.name, self.user, self.topic, self.have.to_wire()),
+                *(self.expires_s, self.told_us, self.message_type, self.filter),
+            ]
         )
         return packed
 
     @classmethod
     def unpack(cls, data: bytes) -> NamedReader:
         """Returns the reader that `pack` wrote; its floor is not known yet."""
-        name, user, topic, have, expires_s, told_us = msgpack.unpackb(data, strict_map_key=False)
-        return cls(name, user, topic, PublisherRanges.from_wire(have), expires_s, told_us)
+        values = msgpack.unpackb(data, strict_map_key=False)
+        name, user, topic, have, expires_s, told_us, message_type, filter_ = values
+        place = PublisherRanges.from_wire(have)
+        return cls(name, user, topic, place, expires_s, told_us, 0, message_type, filter_)
+
+    @property
+    def terms(self) -> tuple[str, str, str]:
+        """Returns what it reads: topic, message type and filter."""
+        return self.topic, self.message_type, self.filter
+
+    def place(self) -> bytes:
+        """Returns what it reads and which messages it holds, as msgpack."""
+        packed: bytes = msgpack.packb([*self.terms, self.have.to_wire()])
+        return packed
 
     def is_expired(self, now_us: int) -> bool:
         """Returns whether nothing was heard of the reader for too long."""
@@ -126,6 +145,23 @@ class NamedReaders:
             )
         return found
 
+    def added(self, reader: NamedReader) -> NamedReader:
+        """Returns a reader with what it holds and what its name holds already. Raises
+        RemoteProtocolError where the name reads something else, or is another user's."""
+        before = self.check_user(reader.name, reader.user)
+        if before is None:
+            return reader
+        if before.terms != reader.terms:
+            raise RemoteProtocolError(
+                f"reader {reader.name!r} reads {described(*before.terms)}, and not "
+                f"{described(*reader.terms)}: give yours another name, or drop that one "
+                "(`raylay reader drop`)",
+                "bad_command",
+            )
+        have = before.have.copy()
+        have.update(reader.have)
+        return replace(reader, have=have)
+
     def take(self, reader: NamedReader) -> None:
         """Takes a reader, or its new place."""
         before = self._readers.get(reader.name)
@@ -173,8 +209,14 @@ class NamedReaders:
         ]
 
 
+def described(topic: str, message_type: str, filter: str) -> str:
+    """Returns what a reader reads, for people."""
+    of_type = f" of type {message_type}" if message_type else ""
+    return f"{topic}{of_type}" + (f" with the filter {filter}" if filter else "")
+
+
 def _is_in(one: PublisherRanges, other: PublisherRanges) -> bool:
     return all(other.covers(key, ranges) for key, ranges in one.sets.items())
 
 
-__all__ = ["NamedReader", "NamedReaders"]
+__all__ = ["NamedReader", "NamedReaders", "described"]

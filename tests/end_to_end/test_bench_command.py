@@ -130,9 +130,24 @@ def test_a_file_a_count_and_an_expiry(server: Server, tmp_path: Path) -> None:
     assert bodies(server, "once", 1) == ['{"id":{n}}'], "one message stays as it is"
 
 
+def test_a_durable_subscriber_goes_on_where_it_was(server: Server) -> None:
+    raylay(server, "publish", "kept", '{"id":{n}}', "--count", "5")
+
+    def printed(count: int) -> list[str]:
+        command = ("subscribe", "kept", "--durable", "billing", "--count", str(count))
+        return raylay(server, *command).stdout.splitlines()
+
+    assert printed(2) == ['{"id":1}', '{"id":2}']
+    assert printed(3) == ['{"id":3}', '{"id":4}', '{"id":5}']
+    assert "billing  kept  " in raylay(server, "reader", "list").stdout
+    done = raylay(server, "subscribe", "other", "--durable", "billing")
+    assert "'billing' is of kept, and not of other" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (("subscribe", "a", "--durable", "n", "--sow"), "cannot be combined with --sow"),
         (("publish", "a", "{}", "--file", "b"), "not both"),
         (("publish", "a", "--file", "missing"), "missing cannot be read"),
         (("publish", "a", "--count", "2"), "give it behind the topic"),

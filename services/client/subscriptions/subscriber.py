@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,10 @@ from raylay.services.client.subscriptions.queries import (
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.sow_replay import SowReplay
 from raylay.services.client.subscriptions.subscription import Subscription
-from raylay.services.client.subscriptions.subscription_state import SubscriptionState
+from raylay.services.client.subscriptions.subscription_state import (
+    BookmarkStoreProtocol,
+    SubscriptionState,
+)
 from raylay.services.errors import ConnectionLost, LocalProtocolError, NoSafeInstance
 
 
@@ -59,9 +62,14 @@ class Subscriber:
         options: dict[str, Any],
         explicit_discard: bool,
         paused: bool,
+        place: BookmarkStoreProtocol | None = None,
     ) -> SubscriptionState:
-        """Returns the state of a new subscription, with the arguments of `Client.subscribe`."""
-        store = self._runtime.bookmark_store
+        """Returns the state of a new subscription, with the arguments of `Client.subscribe`.
+
+        Args:
+            place: keeps the messages that were received, of a durable subscription.
+        """
+        store = self._runtime.bookmark_store if place is None else place
         if not subscription_id and bookmark and store is not None:
             subscription_id = remembered_as(topic, message_type, filter)
         return SubscriptionState(
@@ -99,20 +107,22 @@ class Subscriber:
         queue_bytes_max: int,
         timeout_s: float,
         body_type: Any = None,
+        ended: Callable[[], None] | None = None,
     ) -> Subscription:
         """Begins a subscription. Returns it once the server has accepted it; raises as
         `Client.subscribe`.
 
         Args:
             body_type: the type that `Message.json` returns; None: plain values.
+            ended: called when the application ends a durable subscription.
         """
         runtime = self._runtime
-        remembers = bool(state.bookmark) and runtime.bookmark_store is not None
+        remembers = bool(state.bookmark) and runtime.bookmark_store is not None and ended is None
         subscription = Subscription(
             state,
             queue_bytes_max,
             runtime.congestion_changed,
-            self.unsubscribe,
+            partial(self._unsubscribe_durable, ended) if ended else self.unsubscribe,
             runtime.bookmarks_changed if remembers else None,
             runtime.tell_tracer if runtime.tracer is not None else None,
             self._replace,
@@ -208,6 +218,10 @@ class Subscriber:
 
     async def _replace(self, subscription: Subscription, focus: dict[str, Any]) -> None:
         await self._runtime.answer_to(lambda number: ReplaceWanted(number, subscription.id, focus))
+
+    def _unsubscribe_durable(self, ended: Callable[[], None], subscription: Subscription) -> None:
+        self.unsubscribe(subscription)
+        ended()
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; does nothing where it has ended."""

@@ -65,6 +65,8 @@ class Subscription(Generic[Value]):
         self._current: MessageBatch[Value] | None = None
         self._messages: Iterator[Message[Value]] | None = None
         self._handed_out = 0
+        self._singly = False
+        """Whether the messages of the present delivery are handed out one by one."""
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._error: RaylayError | None = None
@@ -103,10 +105,17 @@ class Subscription(Generic[Value]):
         """Notes how many messages of the current delivery were handed out, for callers that take
         deliveries and hand out single messages. May be called from the consumer's thread."""
         self._handed_out = messages
+        self._singly = True
 
     def settle(self) -> None:
         """Counts everything handed out as received. For a client that closes in good order."""
         self._count_seen(self._handed_out)
+
+    def settle_finished(self) -> None:
+        """Counts everything as received that was handed out before the message, or the batch, that
+        the consumer has in hand."""
+        if self._singly and self._handed_out:
+            self._count_seen(self._handed_out - 1)
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -173,6 +182,7 @@ class Subscription(Generic[Value]):
     def _take(self, batch: MessageBatch[Value]) -> None:
         self._current = batch
         self._handed_out = batch.count
+        self._singly = False
         self._queued_messages -= batch.count
         self._queued_bytes -= len(batch.payload) + MESSAGE_OVERHEAD_BYTES
         if self.congested and self._queued_bytes * 2 <= self._queue_bytes_max:
@@ -213,7 +223,7 @@ class Subscription(Generic[Value]):
             if batch is None:
                 raise StopAsyncIteration
             self._messages = batch.messages()
-            self._handed_out = 0
+            self.count_handed_out(0)
 
     async def replace(
         self,
@@ -361,7 +371,7 @@ class Merged:
             if batch is None:
                 raise StopAsyncIteration
             assert self._current is not None
-            self._current._handed_out = 0
+            self._current.count_handed_out(0)
             self._messages = batch.messages()
 
     def count_handed_out(self, messages: int) -> None:

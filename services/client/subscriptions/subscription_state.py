@@ -97,6 +97,7 @@ class SubscriptionState:
         "received",
         "suppressed",
         "topic",
+        "undiscarded",
     )
 
     def __init__(
@@ -130,6 +131,8 @@ class SubscriptionState:
         """Removed messages that the last instance named and the application was told of."""
         self.suppressed = 0
         """Number of messages that arrived a second time and were left out."""
+        self.undiscarded = PublisherRanges() if explicit_discard else None
+        """Messages that were handed out and not discarded; None: the application need not do so."""
         self.received: PublisherRanges | None = None
         self.bounded = False
         self._store = store if bookmark else None
@@ -255,6 +258,8 @@ class SubscriptionState:
                 break
         for publisher, first, last in ranges:
             received.add(publisher, first, last)
+            if self.undiscarded is not None:
+                self.undiscarded.add(publisher, first, last)
         return self._batch(header, count, payload, ranges)
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
@@ -304,9 +309,16 @@ class SubscriptionState:
         """Notes that the consumer is done with these messages."""
         if self._store is not None and ranges:
             for publisher, first, last in ranges:
+                if self.undiscarded is not None:
+                    self.undiscarded.remove_ranges(publisher, [(first, last)])
                 self._store.seen(self.id, publisher, first, last)
 
     def passed(self, have: PublisherRanges) -> None:
-        """Notes that the consumer is done with everything before this persisted ack."""
-        if self._store is not None and not self.explicit_discard:
-            self._store.persisted(self.id, have)
+        """Notes that the consumer is done with everything before this persisted ack, but for what
+        it has to discard yet."""
+        if self._store is None:
+            return
+        if self.undiscarded is not None:
+            have = have.copy()
+            have.difference_update(self.undiscarded)
+        self._store.persisted(self.id, have)

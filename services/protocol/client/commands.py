@@ -245,6 +245,11 @@ class ReaderCommand:
         have: messages that it does not need any more.
         expires_s: seconds after which it is forgotten when nothing is heard of it.
         release: whether it is forgotten now.
+        asks: whether this is a question for the reader's place.
+        adds: whether `have` is added to the place, which the reader then shares with others that
+            read the same.
+        message_type: message type that it reads; empty: any.
+        filter: filter of what it reads; empty: none.
     """
 
     name: str
@@ -253,6 +258,10 @@ class ReaderCommand:
     have: PublisherRanges
     expires_s: int
     release: bool = False
+    asks: bool = False
+    adds: bool = False
+    message_type: str = ""
+    filter: str = ""
 
 
 @dataclass(slots=True)

@@ -112,7 +112,11 @@ class ReaderHolds:
                 command.have,
                 command.expires_s,
                 self._runtime.aging_us(),
+                message_type=command.message_type,
+                filter=command.filter,
             )
+            if command.adds:
+                reader = self.readers.added(reader)
             self.readers.check(reader)
             await state.put({key: reader.pack()})
             self.readers.take(reader)
@@ -132,6 +136,17 @@ class ReaderHolds:
             self._instance.machine.held() if len(self.readers) else PublisherRanges(),
             self._runtime.aging_us(),
         )
+
+    async def place(self, name: str, user: str) -> bytes:
+        """Returns what a reader reads and holds, as msgpack; nil: there is none of this name.
+
+        Raises:
+            RemoteProtocolError: it is another user's.
+        """
+        async with self._working:  # Behind what was told before.
+            found = self.readers.check_user(name, user)
+        packed: bytes = msgpack.packb(None) if found is None else found.place()
+        return packed
 
     # -- now and then ------------------------------------------------------------------------
     def check(self) -> None:

@@ -337,7 +337,7 @@ class ClientSubscriptions:
             )
             return
         try:
-            if connection.permissions is not None and not command.release:
+            if connection.permissions is not None and not (command.release or command.asks):
                 # An expression, too, must be allowed as it is written: what is kept costs disk.
                 self._reading(ReadRequest(command.topic, may_select=False))
         except RemoteProtocolError as error:
@@ -349,14 +349,20 @@ class ClientSubscriptions:
     async def _tell_reader(self, command: ReaderCommand) -> None:
         connection = self._connection
         reason = text = ""
+        place = b""
         try:
-            await self._clients.reader_holds.tell(command, connection.user_id)
+            if command.asks:
+                place = await self._clients.reader_holds.place(command.name, connection.user_id)
+            else:
+                await self._clients.reader_holds.tell(command, connection.user_id)
         except RemoteProtocolError as error:
             reason, text = error.reason, str(error)
         except StorageError as error:
             reason, text = "not_ready", f"the reader's place cannot be written: {error}"
         if connection.is_open:
-            self._acknowledge("processed", command.command_id or "-", reason, text)
+            # A place may be large: it is a body.
+            made = connection.codec.acknowledgment
+            connection.send(made("processed", command.command_id or "-", reason, text, body=place))
 
     def _check_name(self, name: str, replaces: bool, subscribes: bool = True) -> None:
         connection = self._connection

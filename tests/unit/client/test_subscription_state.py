@@ -121,12 +121,17 @@ def test_what_lay_before_the_start_is_stored_at_once_only_when_nothing_waits() -
     assert store.load("s") == ranges(p7=[(1, 6)])
 
 
-def test_with_explicit_discard_an_ack_of_the_server_discards_nothing() -> None:
+def test_with_explicit_discard_an_ack_of_the_server_discards_no_message() -> None:
     store = DictBookmarkStore()
     subscription = SubscriptionState("s", "t", bookmark=EPOCH, store=store, explicit_discard=True)
     arrive(subscription, records(7, [1]))
     subscription.passed(ranges(p7=[(1, 1)]))
     assert not store.load("s")
+    # What is no message of the subscription, or was discarded, counts.
+    arrive(subscription, records(7, [3]))
+    subscription.taken([(7, 1, 1)])
+    subscription.passed(ranges(p7=[(1, 4)]))
+    assert store.load("s") == ranges(p7=[(1, 2), (4, 4)])
 
 
 def test_a_have_that_outgrows_the_header_goes_into_the_body() -> None:

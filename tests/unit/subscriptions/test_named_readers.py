@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgpack
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
@@ -74,7 +77,29 @@ def test_a_new_place_keeps_the_floor_only_if_it_goes_forward() -> None:
 
 def test_the_disk_has_the_whole_reader() -> None:
     made = reader((1, 10), (12, 13), user="anna")
+    made = replace(made, message_type="fix", filter="/n > 1")
     assert NamedReader.unpack(made.pack()) == made
+
+
+def test_what_is_added_joins_what_a_name_holds_and_reads_the_same() -> None:
+    readers = NamedReaders([reader((1, 10))])
+    assert readers.added(reader((12, 13))).have == held((1, 10), (12, 13))
+    assert [each.have for each in readers] == [held((1, 10))]
+    assert readers.added(reader((1, 2), name="other")).have == held((1, 2))
+    for other in ({"topic": "trades"}, {"message_type": "fix"}, {"filter": "/n > 1"}):
+        with pytest.raises(RemoteProtocolError, match="'lake' reads orders, and not") as no:
+            readers.added(replace(reader((1, 2)), **other))
+        assert no.value.reason == "bad_command"
+    of_anna = NamedReaders([reader(user="anna")])
+    with pytest.raises(RemoteProtocolError, match="another user's"):
+        of_anna.added(reader(user="ben"))
+
+
+def test_a_place_is_told_with_what_it_is_of() -> None:
+    made = replace(reader((1, 2)), message_type="fix", filter="/n > 1")
+    *terms, have = msgpack.unpackb(made.place(), strict_map_key=False)
+    assert terms == ["orders", "fix", "/n > 1"]
+    assert PublisherRanges.from_wire(have) == held((1, 2))
 
 
 def test_a_reader_expires_when_nothing_is_heard_of_it() -> None:

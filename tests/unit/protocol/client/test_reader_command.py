@@ -28,6 +28,14 @@ def test_a_reader_is_read_with_its_place() -> None:
     assert nothing.have == PublisherRanges() and not nothing.release
 
 
+def test_a_reader_adds_to_its_place_and_asks_for_it() -> None:
+    more = {"add": True, "mt": "fix", "filter": "/n > 1"}
+    added = read_reader(HEADER | more, BODY)
+    assert (added.adds, added.message_type, added.filter) == (True, "fix", "/n > 1")
+    asked = read_reader({"c": "reader", "name": "lake", "ask": True, "cid": "1"}, b"")
+    assert asked.asks and not asked.adds and asked.name == "lake"
+
+
 def test_a_reader_is_dropped_by_its_name() -> None:
     given = {"c": "reader", "name": "lake", "release": True}
     assert read_reader(given, b"") == ReaderCommand(
@@ -48,6 +56,10 @@ def test_a_command_without_a_name_asks_for_the_readers() -> None:
         ({"name": None}, BODY, "printable"),
         ({"name": 1}, BODY, "no text"),
         ({"release": 1}, BODY, "neither true nor false"),
+        ({"ask": 1}, BODY, "`ask` of reader is neither true nor false"),
+        ({"add": 1}, BODY, "`add` of reader is neither true nor false"),
+        ({"filter": 1}, BODY, "filter"),
+        ({"mt": 1}, BODY, "mt"),
         ({}, b"", "says nothing"),
         ({}, b"\xc1", "no msgpack map"),
         ({"t": ""}, BODY, "t"),
