@@ -28,8 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "apply": (
         f"{_COMMANDS}.lifecycle:apply",
-        "Make a running fabric match its changed file while clients go on: start new instances "
-        "and restart changed ones, one after the other.",
+        "Make a running fabric match its changed file while clients go on: stop instances that "
+        "are gone, start new ones and restart changed ones, one after the other.",
     ),
     "down": (f"{_COMMANDS}.lifecycle:down", "Stop a fabric. Its data stays."),
     "status": (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylay.services.commands.shared.controlled import controlled
+from raylay.services.commands.shared.interrupts import INTERRUPTED, interruptible
 from raylay.services.commands.shared.options import (
     FabricOption,
     HttpOption,
@@ -175,18 +176,32 @@ def restart(
 ) -> None:
     """Restart instances one after the other while clients go on, each one when every link of the
     one before has caught up. Use this after installing a new release. An instance that is named and
-    down is started; its configuration is written again if its disk was lost."""
+    down is started; its configuration is written again if its disk was lost. Instances that
+    `raylay stop` stopped are left out."""
     from raylay.services.fabric import Fabric
+    from raylay.services.fabric.rollout import Progress
 
-    with Fabric.attach(running(fabric).name) as attached:
+    def done(name: str) -> None:
+        if as_json:
+            echo_json({"instance": name, "restarted": True, "caught_up": True})
+        else:
+            echo(f"{name}: restarted, caught up")
+        sys.stdout.flush()
 
-        def done(name: str) -> None:
-            if as_json:
-                echo_json({"instance": name, "restarted": True, "caught_up": True})
-            else:
-                echo(f"{name}: restarted, caught up")
-
-        attached.rolling_restart(instances or (), timeout, done=done)
+    progress = Progress(on_restart=done)
+    try:
+        with (
+            interruptible("raylay: interrupted: leaving the fabric as it is now"),
+            Fabric.attach(running(fabric).name) as attached,
+        ):
+            attached.rolling_restart(instances or (), timeout, progress=progress)
+    except KeyboardInterrupt:
+        echo(f"raylay: {progress.restart_line()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except FabricError:
+        if progress.restarted:
+            echo(f"raylay: {progress.restart_line()}", err=True)
+        raise
 
 
 def relocate(

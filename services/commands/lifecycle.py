@@ -45,6 +45,7 @@ from raylay.storage.files import private_opener
 if TYPE_CHECKING:
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric import Fabric
+    from raylay.services.fabric.plan import FabricChanges
 
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
@@ -156,12 +157,20 @@ def apply(
     define: DefineOption = None,
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Remove instances even if others may lack messages of them."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object.")
     ] = False,
 ) -> None:
-    """Make a running fabric match its changed file while clients go on: start new instances and
-    restart changed ones, one after the other."""
+    """Make a running fabric match its changed file while clients go on: stop instances that are
+    gone, start new ones and restart changed ones, one after the other. An instance that is gone is
+    stopped when the others have all of its messages; its data directory stays."""
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.fabric import Fabric
     from raylay.services.fabric.rollout import Progress
@@ -173,7 +182,7 @@ def apply(
             interruptible(f"raylay: interrupted: leaving {settings.name} as it is now"),
             Fabric.attach(running(settings.name).name) as attached,
         ):
-            attached.apply(settings, progress=progress)
+            found = attached.apply(settings, force=force, dry_run=dry_run, progress=progress)
     except KeyboardInterrupt:
         echo(f"raylay: {progress.line()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -182,10 +191,26 @@ def apply(
             echo(f"raylay: {progress.line()}", err=True)
         raise
     if as_json:
-        echo_json({"started": [*progress.started], "restarted": [*progress.restarted]})
+        done = {key: [*getattr(found, key)] for key in ("started", "restarted", "removed")}
+        kept = dict(zip(found.removed, found.directories, strict=True))
+        echo_json({**done, "directories": kept, "dry_run": dry_run})
         return
-    for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
-        echo(f"{verb}: {', '.join(names) or 'none'}")
+    for line in change_lines(found, dry_run=dry_run):
+        echo(line)
+
+
+def change_lines(found: FabricChanges, *, dry_run: bool) -> list[str]:
+    """Returns the lines on what an `apply` did, or would do."""
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{would}{verb}: {', '.join(names) or 'none'}"
+        for verb, names in (("started", found.started), ("restarted", found.restarted))
+    ]
+    lines += [
+        f"{would}removed: {name}; its data {'would stay' if dry_run else 'is still'} in {directory}"
+        for name, directory in zip(found.removed, found.directories, strict=True)
+    ]
+    return lines
 
 
 def settings_to_apply(

@@ -172,9 +172,9 @@ class Fabric:
         """The actors of the instances, for drills and inspection."""
         self._clients = FabricClients(handle)
         self._lifecycle = FabricLifecycle(handle, control, instances, self._clients)
-        self._rollout = Rollout(handle, control, instances)
         self.maintenance = FabricMaintenance(handle, control, instances)
         """Stops single instances on purpose, and starts them again."""
+        self._rollout = Rollout(handle, control, instances, self.maintenance)
         self._relocator = Relocator(handle, control, instances)
         self._nodes = NodeCalls(handle)
 
@@ -760,43 +760,49 @@ class Fabric:
         declared: Fabric | FabricSettings,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
+        force: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> FabricChanges:
-        """Changes this running fabric to a new declaration of it. First it starts the new
-        instances; one that joins an existing group first copies what that group has. Then it
-        restarts the instances whose configuration changes, one after the other, each when the
-        links between those that are done have caught up again. Clients keep publishing meanwhile.
-        Returns what was done.
+        """Changes this running fabric to a new declaration of it. First it stops the instances that
+        are gone, each when the others have all of its messages; their data directories are kept.
+        Then it starts the new instances; one that joins an existing group first copies what that
+        group has. Then it restarts the instances whose configuration changes, one after the other,
+        each when the links between those that are done have caught up again. Clients go on.
 
         Args:
             timeout_s: limit on the time for each instance.
+            force: whether to remove instances of which the others may lack messages.
+            dry_run: whether to change nothing, and return what would be done.
             progress: filled step by step, for a caller that is interrupted.
 
         Raises:
             ConfigurationError: the declaration is wrong; nothing is changed.
-            FabricError: an instance would go, its data would lie elsewhere, or one refuses (nothing
-                is changed); or an instance did not come back: those behind it run as before, and
-                the same call goes on with them.
+            FabricError: others may lack messages of an instance that is gone, data would lie
+                elsewhere, or an instance refuses (nothing is changed); or one did not come back:
+                those behind it run as before, and the same call goes on with them.
         """
         settings = declared.declared if isinstance(declared, Fabric) else declared
-        return self._rollout.apply(settings, timeout_s, progress=progress)
+        return self._rollout.apply(
+            settings, timeout_s, force=force, dry_run=dry_run, progress=progress
+        )
 
     def rolling_restart(
         self,
         names: Iterable[str] = (),
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
-        done: Callable[[str], None] = lambda name: None,
+        progress: Progress | None = None,
     ) -> None:
         """Restarts instances one after the other, each when every link has caught up behind the one
         before: so a release that was installed meanwhile comes into use, while clients go on. Those
         that are named and not ready go first: links that wait for them are no reason to refuse.
 
         Args:
-            names: names of the instances, in the order of the restarts; empty: all, in the order of
-                the declaration.
+            names: names of the instances, in the order of the restarts; empty: all that are not
+                stopped, in the order of the declaration.
             timeout_s: seconds that each instance may take.
-            done: called with the name of each instance that is back.
+            progress: filled step by step, for a caller that is interrupted.
 
         Raises:
             ConfigurationError: there is no such instance; nothing was restarted.
@@ -804,7 +810,7 @@ class Fabric:
                 follow run as before; or the host of one is away, or one refuses: then nothing was
                 restarted.
         """
-        self._rollout.restart(names, timeout_s, done=done)
+        self._rollout.restart(names, timeout_s, progress=progress)
 
     # -- instances on another node -------------------------------------------------------------
     def relocate(

@@ -12,7 +12,7 @@ the others do not wait for its acknowledgments, even if those others restart mea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,15 +26,19 @@ from raylay.services.fabric.cluster.ray_access import (
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle, ignore_progress
 from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.plan import data_directory
+from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.planned_stop import (
     Link,
+    PlannedStop,
     links_between,
     not_handed_over,
     plan_stop,
+    queues_owned,
     waiting_links,
 )
 
+COUNTS_S = 1.5
+"""Seconds after which the numbers of a queue's messages count everything that its instance had."""
 DRAIN_TIMEOUT_S = 30.0
 """Seconds for which a stop waits until the messages of the instance are at other instances."""
 
@@ -82,6 +86,7 @@ class FabricMaintenance:
         name: str,
         *,
         force: bool = False,
+        leaving: Collection[str] = (),
         timeout_s: float = DRAIN_TIMEOUT_S,
         progress: Callable[[str], None] = ignore_progress,
     ) -> InstanceStop:
@@ -93,6 +98,9 @@ class FabricMaintenance:
             name: name of the instance.
             force: whether to stop it even where other instances may lack messages that it has, or
                 clients find no other instance of its group.
+            leaving: instances that `Fabric.apply` removes, if this one is one of them: every
+                destination must then have all of its messages, and no shared queue one that it
+                owns. Empty: it stays.
             timeout_s: seconds for which its links may take to catch up.
             progress: called with a few words at each step.
 
@@ -109,33 +117,26 @@ class FabricMaintenance:
         directory = str(data_directory(record, settings.instance(name)))
         if name in record.stopped and handle.actor(name) is None:
             return InstanceStop(name, directory, was_stopped=True)
-        if name in record.starting:
+        if name in record.starting and not leaving:
             raise FabricError(
                 f"instance {name} is not stopped: it is being started, and `raylay apply` "
                 "completes that"
             )
-        statuses = instances.statuses([each.name for each in settings.instances])
-        planned = plan_stop(settings, name, record.stopped, statuses)
-        if planned.against and not force:
-            raise FabricError(planned.refusal())
-        self._control.authorize([name], "stop")
-        for peer, destination in planned.downgrades:
-            self._control.authorize([peer], "downgrade", destination=destination)
-        mine = next(each for each in statuses if each["name"] == name)
-        transports = [each["name"] for each in _client_transports(mine)]
-        for transport in transports:
-            self._control.authorize([name], "disable_transport", transport=transport)
+        planned, transports = self.check(name, force=force, leaving=leaving)
         caller = self._control.caller_for(name)
         try:
             progress(f"closing {name} to clients")
             self._switch(name, "disable_transport", transports, tolerant=force)
-            lacking = self._hand_over(name, timeout_s, progress)
+            wait_s = timeout_s if planned.is_ready else 0.0
+            lacking, last_txid = self._hand_over(name, leaving, wait_s, progress)
             if lacking and not force:
                 raise FabricError(replace(planned, against=tuple(lacking)).refusal())
-            record.stopped = [*(each for each in record.stopped if each != name), name]
+            _note(
+                record, name, is_drained=not lacking and self._is_drained(name, leaving, last_txid)
+            )
             handle.keep(record)
         except BaseException:
-            record.stopped = [each for each in record.stopped if each != name]
+            _forget(record, name)
             self._switch(name, "enable_transport", transports, tolerant=True)
             raise
         progress(f"stopping {name}")
@@ -149,21 +150,84 @@ class FabricMaintenance:
             lacking=tuple(lacking),
         )
 
-    def _hand_over(self, name: str, timeout_s: float, progress: Callable[[str], None]) -> list[str]:
-        """Waits until other instances have the messages of one. Returns what they still lack after
-        that time."""
+    def check(
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        leaving: Collection[str] = (),
+        gone: Collection[str] = (),
+    ) -> tuple[PlannedStop, list[str]]:
+        """Checks whether an instance may be stopped, and changes nothing.
+
+        Args:
+            force, leaving: as in `stop`.
+            gone: instances that are stopped before it.
+
+        Returns:
+            the plan, and the names of the transports that are open to its clients.
+
+        Raises:
+            ConfigurationError: there is no such instance.
+            FabricError: it may not be stopped, and why.
+        """
         settings, record = self._handle.known()
+        statuses = self._instances.statuses([each.name for each in settings.instances])
+        planned = plan_stop(settings, name, [*record.stopped, *gone], statuses, leaving)
+        if planned.against and not force:
+            raise FabricError(planned.refusal())
+        self._control.authorize([name], "stop")
+        for peer, destination in planned.downgrades:
+            self._control.authorize([peer], "downgrade", destination=destination)
+        mine = next(each for each in statuses if each["name"] == name)
+        transports = [each["name"] for each in _client_transports(mine)]
+        for transport in transports:
+            self._control.authorize([name], "disable_transport", transport=transport)
+        return planned, transports
+
+    def _hand_over(
+        self,
+        name: str,
+        leaving: Collection[str],
+        timeout_s: float,
+        progress: Callable[[str], None],
+    ) -> tuple[list[str], int]:
+        """Waits until other instances have the messages of one that has been closed to clients.
+        Returns what they still lack after that time, and the last transaction id of its log when it
+        was closed."""
         deadline_s = time.monotonic() + timeout_s
+        closed = self._instances.statuses([name])[0]
+        up_to_txid = max(0, int(closed.get("next_txid", 0)) - 1)
         while True:
-            status = self._instances.statuses([name])[0]
-            if not status.get("ready"):
-                why = status.get("reason") or status.get("phase")
-                return [f"it cannot be asked any more what the others lack: {why}"]
-            lacking = not_handed_over(settings, name, record.stopped, status)
+            lacking = self._lacking(name, leaving, up_to_txid)
+            if not lacking and leaving:
+                # Its queues count a moment later what came last.
+                time.sleep(COUNTS_S)
+                lacking = self._lacking(name, leaving, up_to_txid)
             if not lacking or time.monotonic() >= deadline_s:
-                return lacking
+                return lacking, up_to_txid
             progress(f"{name}: {lacking[0]}")
             time.sleep(POLL_S)
+
+    def _is_drained(self, name: str, leaving: Collection[str], up_to_txid: int) -> bool:
+        """Returns whether every other instance has everything of one that has been closed."""
+        if not leaving:
+            settings, _ = self._handle.known()
+            if settings.queues_of(settings.instance(name)):
+                time.sleep(COUNTS_S)
+        return not self._lacking(name, leaving or [name], up_to_txid)
+
+    def _lacking(self, name: str, leaving: Collection[str], up_to_txid: int) -> list[str]:
+        """Returns what others lack of an instance now, a phrase each."""
+        settings, record = self._handle.known()
+        status = self._instances.statuses([name])[0]
+        if not status.get("ready"):
+            why = status.get("reason") or status.get("phase")
+            return [f"it cannot be asked what the others lack of it: {why}"]
+        lacking = not_handed_over(
+            settings, name, record.stopped, status, leaving, up_to_txid=up_to_txid
+        )
+        return [*lacking, *(queues_owned(settings, name, status) if leaving else ())]
 
     def _switch(self, name: str, call: str, transports: Iterable[str], *, tolerant: bool) -> None:
         for transport in transports:
@@ -228,7 +292,10 @@ class FabricMaintenance:
                 "one that is down"
             )
         if handle.actor(name) is None and (away := instances.host_away(name)):
-            raise FabricError(f"instance {name} is not started: {away}: start that first")
+            raise FabricError(
+                f"instance {name} is not started: {away}: start that first, or if it is lost, "
+                f"`raylay relocate {name}`"
+            )
         upgrades = waiting_links(settings, name, record.stopped)
         for peer, destination in upgrades:
             self._control.authorize([peer], "upgrade", destination=destination)
@@ -248,9 +315,21 @@ class FabricMaintenance:
             timeout_s, only=links_between(settings, name, ready), progress=progress
         )
         settings, record = handle.known()
-        record.stopped = [each for each in record.stopped if each != name]
+        _forget(record, name)
         handle.keep(record)
         return self._tell(upgrades, "upgrade")
+
+
+def _note(record: FabricRecord, name: str, *, is_drained: bool) -> None:
+    _forget(record, name)
+    record.stopped = [*record.stopped, name]
+    if is_drained:
+        record.drained = [*record.drained, name]
+
+
+def _forget(record: FabricRecord, name: str) -> None:
+    record.stopped = [each for each in record.stopped if each != name]
+    record.drained = [each for each in record.drained if each != name]
 
 
 def _client_transports(status: dict[str, Any], *, enabled: bool = True) -> list[dict[str, Any]]:

@@ -78,6 +78,7 @@ class FabricRecord:
         key: key by which the fabric's instances know one another (services/protocol/link/proof.py).
         stopped: instances that `raylay stop` has stopped: they stay so until `raylay start`, or
             until the fabric is started again.
+        drained: stopped instances of which the others have every message.
     """
 
     name: str
@@ -94,6 +95,7 @@ class FabricRecord:
     starting: list[str] = field(default_factory=list)
     key: str = ""
     stopped: list[str] = field(default_factory=list)
+    drained: list[str] = field(default_factory=list)
 
     def save(self, directory: Path | None = None) -> None:
         """Writes the record into the fabric's directory, or as a copy into another directory, whole
@@ -218,10 +220,14 @@ class FabricChanges:
     Attributes:
         started: instances that are new, or have not come up yet.
         restarted: instances whose new configuration differs from the one that they run with.
+        removed: instances that the declaration has no more.
+        directories: data directories of these, which are kept, in the same order.
     """
 
     started: tuple[str, ...] = ()
     restarted: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
 
 
 def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
@@ -232,20 +238,21 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
         wanted: the same record with the new settings.
 
     Raises:
-        FabricError: an instance would go, or its data would lie elsewhere: no change of settings
-            moves data.
+        FabricError: an instance's data would lie elsewhere, because no change of settings moves
+            data; or only new instances would be left of a group, and nobody could fill them.
     """
     before = FabricSettings.from_json(running.settings)
     settings = FabricSettings.from_json(wanted.settings)
     if settings.name != before.name:
         raise FabricError(f"fabric {before.name} runs, these are settings of {settings.name}")
     names = {instance.name for instance in settings.instances}
-    gone = [instance.name for instance in before.instances if instance.name not in names]
-    if gone:
-        raise FabricError(
-            f"{', '.join(gone)} would no longer be in fabric {before.name}: what is running is "
-            "added to and changed, nothing is taken away; stop the fabric first"
-        )
+    gone = [instance for instance in before.instances if instance.name not in names]
+    for group in {instance.group for instance in gone} & set(settings.groups()):
+        if not any(each.name in names for each in before.group(group)):
+            raise FabricError(
+                f"of group {group} only new instances would be left, and nobody could fill them: "
+                "apply a file that has the former ones, too, and then one without them"
+            )
     known = {instance.name: instance for instance in before.instances}
     started, restarted = [], []
     for instance in settings.instances:
@@ -266,7 +273,12 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
         is_changed = instance.name in running.restarting or config != runs_with
         if is_changed and instance.name not in running.stopped:
             restarted.append(instance.name)
-    return FabricChanges(tuple(started), tuple(restarted))
+    return FabricChanges(
+        tuple(started),
+        tuple(restarted),
+        tuple(instance.name for instance in gone),
+        tuple(str(data_directory(running, instance)) for instance in gone),
+    )
 
 
 def _kept(port: int | None, chosen: set[int], host: str) -> int:

@@ -4,10 +4,10 @@ messages that an instance must have handed over before it goes.
 Values in, values out: the fabric's settings, the instances that are stopped, and the statuses that
 the others tell. `services/fabric/maintenance.py` asks and acts.
 
-An instance may be stopped when its messages stay within reach: each destination has acknowledged
-all of them, or one instance of its group that gets everything has. It may be removed when every
-destination has acknowledged all of them and no shared queue has a message that the instance owns,
-because nobody else could deliver it.
+An instance may be stopped when its messages stay within reach: each destination has stored all of
+them, or one instance of its group that gets everything has. It may be removed when every
+destination has stored all of them and no shared queue has a message that the instance owns, because
+nobody else could deliver it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,24 @@ class PlannedStop:
         name: name of the instance.
         downgrades: links whose acks stop waiting, because they reach nobody else.
         against: reasons against the stop, a phrase each; empty: there are none.
+        is_ready: whether the instance is ready, so that it can tell what others lack of it.
+        leaves: whether the instance is removed from the fabric.
     """
 
     name: str
     downgrades: tuple[Link, ...]
     against: tuple[str, ...]
+    is_ready: bool = True
+    leaves: bool = False
 
     def refusal(self) -> str:
         """Returns why the instance is not stopped; empty: it may be."""
         if not self.against:
             return ""
+        verb = "removed" if self.leaves else "stopped"
         return (
-            f"instance {self.name} is not stopped: {'; '.join(self.against)}. Nothing was changed; "
-            "with --force it is stopped all the same"
+            f"instance {self.name} is not {verb}: {'; '.join(self.against)}. It goes on as before; "
+            f"with --force it is {verb} all the same"
         )
 
 
@@ -116,12 +121,14 @@ def plan_stop(
     name: str,
     stopped: Collection[str],
     statuses: Iterable[Mapping[str, Any]],
+    leaving: Collection[str] = (),
 ) -> PlannedStop:
     """Plans the stop of one instance.
 
     Args:
         stopped: instances that are stopped.
         statuses: statuses of all instances, as `Fabric.status` tells them.
+        leaving: instances that are removed, if this one is one of them; empty: it stays.
 
     Raises:
         ConfigurationError: there is no such instance.
@@ -135,15 +142,17 @@ def plan_stop(
         why = str(mine.get("reason") or mine.get("phase") or "it does not answer")
         against.append(f"it is not ready ({why}), and may have messages that no other instance has")
     else:
-        against += not_handed_over(settings, name, stopped, mine, counted=False)
-    others = [each.name for each in settings.group(instance.group) if each.name != name]
-    if not any(known.get(each, {}).get("ready") for each in others):
+        against += not_handed_over(settings, name, stopped, mine, leaving)
+    leaves = {name, *leaving}
+    others = [each.name for each in settings.group(instance.group) if each.name not in leaves]
+    if (others or not leaving) and not any(known.get(each, {}).get("ready") for each in others):
         against.append(
             f"no other instance of group {instance.group} is ready, so clients of the group would "
             "wait until it is started again"
         )
     against += _too_few(settings, downgrades, known)
-    return PlannedStop(name, downgrades, tuple(against))
+    is_ready = bool(mine.get("ready"))
+    return PlannedStop(name, downgrades, tuple(against), is_ready, bool(leaving))
 
 
 def not_handed_over(
@@ -151,41 +160,45 @@ def not_handed_over(
     name: str,
     stopped: Collection[str],
     status: Mapping[str, Any],
+    leaving: Collection[str] = (),
     *,
-    counted: bool = True,
-    everywhere: bool = False,
+    up_to_txid: int = 0,
 ) -> list[str]:
     """Returns the destinations that lack messages of an instance, a phrase each. Empty: enough of
     them have everything.
 
     Args:
-        stopped: instances that are stopped: nobody waits for them.
+        stopped: instances that are stopped.
         status: status of the instance.
-        counted: whether unacknowledged messages count; otherwise it is enough that the link has
-            caught up, because clients go on publishing.
-        everywhere: whether every destination must have everything; otherwise one that reaches only
-            the instance's own group, and gets every message, is enough.
+        leaving: instances that are removed: if this one is one of them, every destination must have
+            everything, except those that reach only others of them which are stopped. Empty: one
+            destination is enough that reaches only the instance's own group and gets every message;
+            of the others, those that reach only stopped instances do not count.
+        up_to_txid: transaction id up to which destinations must have stored the log of the
+            instance: its last one after it was closed to clients. What comes later comes from
+            others, and is there. 0: it is enough that the links have caught up.
     """
     instance = settings.instance(name)
     told = status.get("destinations", {})
-    resting = links_at_rest(settings, [each for each in stopped if each != name])
+    gone = [each for each in stopped if each != name and (not leaving or each in leaving)]
+    resting = links_at_rest(settings, gone)
     lacking: list[str] = []
     whole = False
     waited_for = [each for each in instance.destinations if (name, each.name) not in resting]
     for destination in waited_for:
         found = told.get(destination.name, {})
-        unacked = int(found.get("unacked", 0)) if counted else 0
-        if found.get("caught_up") and not unacked:
+        left = up_to_txid - int(found.get("stored_txid", 0))
+        if found.get("caught_up") and left <= 0:
             whole |= _keeps_all(settings, instance, destination)
         elif found.get("caught_up"):
-            plural = "" if unacked == 1 else "s"
-            lacking.append(f"{destination.name} has not acknowledged {unacked:,} message{plural}")
+            entries = "entry" if left == 1 else f"{left:,} entries"
+            lacking.append(f"{destination.name} has not stored the last {entries} of its log")
         else:
             why = str(found.get("why") or "its link has not caught up")
             lacking.append(f"{destination.name} may lack messages of it: {why}")
     if not waited_for and len(settings.instances) > 1:
         return ["none of its destinations runs, so no other instance gets its messages"]
-    return lacking if everywhere or not whole else []
+    return lacking if leaving or not whole else []
 
 
 def _keeps_all(
@@ -235,7 +248,7 @@ def queues_owned(settings: FabricSettings, name: str, status: Mapping[str, Any])
     for queue in settings.queues_of(settings.instance(name)):
         if not queue.is_distributed:
             continue
-        figures = told.get(queue.name, {})
+        figures = told.get(queue.stored_as, {})
         keys = ("available_here", "inactive_message_count", "backlog")
         if figures.get("available_here") is None:
             found.append(f"queue {queue.name} does not tell how many messages it has")

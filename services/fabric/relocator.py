@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from raylay.services.fabric.plan import (
     data_directory,
     replication_address,
 )
+from raylay.services.fabric.planned_stop import waiting_links
 from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.relocation import Relocation, incarnation_of, with_moves
 
@@ -64,11 +66,11 @@ class Relocator:
         self._handle.refresh()
         settings, record = self._handle.known()
         instance = settings.instance(name)
-        if name in record.stopped:
+        if name in record.stopped and not self._instances.host_away(name):
             raise FabricError(
-                f"instance {name} is stopped, and not moved: `raylay start {name}` starts it; if "
-                "its host is lost, move it then"
+                f"instance {name} is stopped, and not moved: `raylay start {name}` starts it"
             )
+        upgrades = waiting_links(settings, name, record.stopped) if name in record.stopped else ()
         statuses = self._instances.statuses([each.name for each in settings.instances])
         alive = relocation.seen_alive(name, statuses)
         filled_by = relocation.sources(settings, name, statuses)
@@ -94,6 +96,10 @@ class Relocator:
         for told in done.told:
             # Each node knows the fabric by name, and each directory its peers, for a restart.
             self._instances.write_config(self._handle.known()[0].instance(told))
+        for peer, destination in upgrades:
+            # It is not stopped any more. One that cannot be told begins with it at its restart.
+            with suppress(FabricError):
+                self._control.control(peer, "upgrade", destination=destination)
         return done
 
     def relocate_due(self, moved: Callable[[Relocation], None]) -> list[Relocation]:
@@ -194,6 +200,8 @@ class Relocator:
         folder = f"{instance.directory or name}.g{generation}"
         record.left_over.append(left_over)
         record.moves[name] = RecordedMove(generation, folder, filled_by)
+        record.stopped = [each for each in record.stopped if each != name]
+        record.drained = [each for each in record.drained if each != name]
         record.nodes = {**record.nodes, name: place}
         if place.address == instance.host:
             # On one machine what it was may hold its ports for as long as it does not know.

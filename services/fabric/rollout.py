@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from raylay.services.configuration.model import (
@@ -17,10 +17,12 @@ from raylay.services.fabric.cluster.ray_access import (
     living_nodes,
 )
 from raylay.services.fabric.control import ControlClient
-from raylay.services.fabric.handle import FabricHandle
+from raylay.services.fabric.handle import FabricHandle, ignore_progress
 from raylay.services.fabric.instances import InstanceHandles
+from raylay.services.fabric.maintenance import FabricMaintenance
 from raylay.services.fabric.plan import (
     FabricChanges,
+    FabricRecord,
     bring_up_to_date,
     changes,
 )
@@ -30,26 +32,45 @@ from raylay.services.fabric.relocation import with_moves
 
 @dataclass(slots=True)
 class Progress:
-    """The instances that an `apply` has done so far, and those that are left: they run as before,
-    or not yet."""
+    """The instances that an `apply` or a rolling restart has done so far, and those that are left:
+    they run as before, or not yet.
+
+    Attributes:
+        tell: called with a few words at each step that takes long.
+        on_restart: called with the name of each instance that a rolling restart has brought back.
+    """
 
     started: list[str] = field(default_factory=list)
     restarted: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    tell: Callable[[str], None] = ignore_progress
+    on_restart: Callable[[str], None] = ignore_progress
 
     def line(self) -> str:
         """Describes the progress, for a user who interrupts it."""
-        if not (self.started or self.restarted or self.left):
+        if not (self.started or self.restarted or self.removed or self.left):
             return "nothing was changed"
         told = "; ".join(
             f"{what}: {', '.join(names) or 'none'}"
             for what, names in (
                 ("started", self.started),
                 ("restarted", self.restarted),
+                *((("removed", self.removed),) if self.removed else ()),
                 ("left", self.left),
             )
         )
         return f"{told}; the same command again goes on with what is left" if self.left else told
+
+    def restart_line(self) -> str:
+        """Describes the progress of a rolling restart, for a user who interrupts it."""
+        if not (self.restarted or self.left):
+            return "nothing was restarted"
+        told = f"restarted: {', '.join(self.restarted) or 'none'}"
+        if not self.left:
+            return told
+        left = ", ".join(self.left)
+        return f"{told}; left: {left}: `raylay restart {' '.join(self.left)}` goes on with them"
 
 
 class Rollout:
@@ -59,42 +80,52 @@ class Rollout:
         handle: the fabric's.
         control: asks whether the change is allowed.
         instances: handles of the fabric's instances.
+        maintenance: stops the instances that are removed.
     """
 
     def __init__(
-        self, handle: FabricHandle, control: ControlClient, instances: InstanceHandles
+        self,
+        handle: FabricHandle,
+        control: ControlClient,
+        instances: InstanceHandles,
+        maintenance: FabricMaintenance,
     ) -> None:
         self._handle = handle
         self._control = control
         self._instances = instances
+        self._maintenance = maintenance
 
     def apply(
         self,
         settings: FabricSettings,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
+        force: bool = False,
+        dry_run: bool = False,
         progress: Progress | None = None,
     ) -> FabricChanges:
         """Makes the running fabric what new settings of it say, as `Fabric.apply` does."""
         handle, instances = self._handle, self._instances
+        progress = progress or Progress()
         handle.refresh()
-        before, record = handle.known()
-        wanted = replace(record)
-        settings = with_moves(settings, record.moves, record.nodes)
-        if record.node_label:
-            settings = labelled(settings, record.node_label)
-        if record.nodes:
-            settings, wanted.nodes = placed(settings, record.nodes, living_nodes())
-        bring_up_to_date(wanted, settings)
-        check_open(settings, wanted)
-        found = changes(record, wanted)
+        before, _ = handle.known()
+        wanted_settings, wanted, found = self._planned(settings)
         unlaunched = [name for name in found.started if handle.actor(name) is None]
-        instances.check_ports(settings, wanted, unlaunched)
-        instances.check_tls(settings, wanted, [*found.started, *found.restarted])
+        instances.check_ports(wanted_settings, wanted, unlaunched)
+        instances.check_tls(wanted_settings, wanted, [*found.started, *found.restarted])
         running = [each.name for each in before.instances if each.name not in unlaunched]
         self._control.authorize(running, "apply")
+        to_stop = self._check_removal(found.removed, force=force)
+        if dry_run:
+            return replace(found, started=tuple(unlaunched))
         # They still run with what they were started with.
         callers = {name: self._control.caller_for(name) for name in running}
+        progress.left[:] = [*found.removed, *found.started, *found.restarted]
+        for name in to_stop:
+            self._maintenance.stop(name, force=force, leaving=found.removed, progress=progress.tell)
+        if to_stop:
+            wanted_settings, wanted, found = self._planned(settings)
+        settings, record = wanted_settings, handle.known()[1]
         caught_up = {
             (status["name"], name)
             for status in instances.status()["instances"]
@@ -104,8 +135,6 @@ class Rollout:
         groups = set(before.groups())
         joining = [each for each in found.started if settings.instance(each).group in groups]
         handle.settings, handle.record = settings, wanted
-        progress = progress or Progress()
-        progress.left[:] = [*found.started, *found.restarted]
 
         def done(name: str, where: list[str]) -> None:
             progress.left.remove(name)
@@ -113,14 +142,18 @@ class Rollout:
 
         wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
         wanted.settled = [*dict.fromkeys([*record.settled, *joining])]
+        for kept in (wanted.stopped, wanted.drained, wanted.settled):
+            kept[:] = [name for name in kept if name not in found.removed]
         handle.keep(wanted)
+        for name in found.removed:
+            done(name, progress.removed)
         for name in unlaunched:
             instances.launch(settings.instance(name))
         for name in found.started:
             if name not in joining:
                 instances.wait_ready(name, timeout_s)
                 done(name, progress.started)
-        kept = [
+        links = [
             (instance.name, destination.name, {instance.name, *destination.to})
             for instance, destination in settings.links()
             if (instance.name, destination.name) in caught_up
@@ -132,7 +165,9 @@ class Rollout:
             done(name, progress.restarted)
             # With one that still runs as before, a check at connect may rightly refuse.
             pending = set(wanted.restarting)
-            instances.wait_connected(timeout_s, only=[k[:2] for k in kept if not k[2] & pending])
+            instances.wait_connected(
+                timeout_s, only=[each[:2] for each in links if not each[2] & pending]
+            )
         for name in joining:
             # Only now does its group know of it.
             instances.wait_ready(name, timeout_s)
@@ -141,17 +176,57 @@ class Rollout:
         instances.settle()
         # One that an interrupted apply had started before was running.
         progress.started[:] = unlaunched
-        return FabricChanges(tuple(unlaunched), found.restarted)
+        return replace(found, started=tuple(unlaunched))
+
+    def _planned(
+        self, settings: FabricSettings
+    ) -> tuple[FabricSettings, FabricRecord, FabricChanges]:
+        """Returns the settings with the places of the instances, the record with them, and the
+        changes that they mean for the running fabric. Changes nothing."""
+        _, record = self._handle.known()
+        wanted = replace(
+            record, stopped=[*record.stopped], drained=[*record.drained], settled=[*record.settled]
+        )
+        settings = with_moves(settings, record.moves, record.nodes)
+        if record.node_label:
+            settings = labelled(settings, record.node_label)
+        if record.nodes:
+            settings, wanted.nodes = placed(settings, record.nodes, living_nodes())
+        bring_up_to_date(wanted, settings)
+        check_open(settings, wanted)
+        return settings, wanted, changes(record, wanted)
+
+    def _check_removal(self, names: Sequence[str], *, force: bool) -> list[str]:
+        """Checks whether these instances may be removed, and returns those that are to be stopped
+        before.
+
+        Raises:
+            FabricError: the others may lack messages of one.
+        """
+        record = self._handle.known()[1]
+        to_stop: list[str] = []
+        for name in names:
+            if name not in record.stopped or self._handle.actor(name) is not None:
+                self._maintenance.check(name, force=force, leaving=names, gone=to_stop)
+                to_stop.append(name)
+            elif name not in record.drained and not force:
+                raise FabricError(
+                    f"instance {name} is stopped, and not removed: other instances may lack "
+                    f"messages that it has: `raylay start {name}`, and apply the file again; with "
+                    "--force it is removed all the same"
+                )
+        return to_stop
 
     def restart(
         self,
         names: Iterable[str] = (),
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
         *,
-        done: Callable[[str], None] = lambda name: None,
+        progress: Progress | None = None,
     ) -> None:
         """Restarts instances one after the other, as `Fabric.rolling_restart` does."""
         handle, instances = self._handle, self._instances
+        progress = progress or Progress()
         named = list(names)
         for name in named:
             handle.declared.instance(name)
@@ -167,6 +242,13 @@ class Rollout:
         ]
         self._control.authorize(wanted, "restart")
         down = [status["name"] for status in instances.statuses(named) if not status["ready"]]
+        progress.left[:] = [*down, *(name for name in wanted if name not in down)]
+
+        def done(name: str) -> None:
+            progress.left.remove(name)
+            progress.restarted.append(name)
+            progress.on_restart(name)
+
         for name in down:
             away = instances.host_away(name)
             if away:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from raylay.services.commands import lifecycle
+from raylay.services.commands import admin, lifecycle
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.locks import starting
@@ -156,7 +156,7 @@ class Applied:
         self.stop_at = stop_at
         self.launched: list[str] = []
         parts: Any = self
-        self.rollout = Rollout(parts, parts, parts)
+        self.rollout = Rollout(parts, parts, parts, parts)
 
     def refresh(self) -> None: ...
 
@@ -238,7 +238,7 @@ def test_apply_says_what_is_done_and_what_is_left_whatever_ends_it(
 
         def __exit__(self, *_: object) -> None: ...
 
-        def apply(self, settings: object, *, progress: Progress) -> None:
+        def apply(self, settings: object, *, progress: Progress, **_: object) -> None:
             progress.restarted.append("here-1")
             progress.left.append("here-2")
             raise error
@@ -252,6 +252,32 @@ def test_apply_says_what_is_done_and_what_is_left_whatever_ends_it(
     assert capsys.readouterr().err.startswith(
         "raylay: started: none; restarted: here-1; left: here-2"
     )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), FabricError("here-2 did not come back")])
+def test_restart_says_what_is_done_and_what_is_left_whatever_ends_it(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Attached:
+        def __enter__(self) -> Attached:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def rolling_restart(self, names: object, timeout_s: float, *, progress: Progress) -> None:
+            progress.restarted.append("here-1")
+            progress.left[:] = ["here-2", "here-3"]
+            raise error
+
+    monkeypatch.setattr(admin, "running", lambda name: registry.RegistryEntry(name, "", ""))
+    monkeypatch.setattr(Fabric, "attach", lambda name: Attached())
+    with pytest.raises((typer.Exit, FabricError)):
+        admin.restart([])
+    assert capsys.readouterr().err.startswith(
+        "raylay: restarted: here-1; left: here-2, here-3: `raylay restart here-2 here-3` goes on"
+    )
+    assert Progress().restart_line() == "nothing was restarted"
+    assert Progress(restarted=["a"]).restart_line() == "restarted: a"
 
 
 def test_imports_are_interrupted_without_a_traceback(tmp_path: Path) -> None:

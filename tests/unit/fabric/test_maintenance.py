@@ -24,8 +24,8 @@ class Noted:
         self.running = {"near-1", "near-2"}
         self.closed: set[str] = set()
         self.calls: list[str] = []
-        self.unacked = [0]
-        """Messages that near-1 lacks of near-2 at one look after the other; the last one stays."""
+        self.lagging = [0]
+        """Entries of near-2's log that near-1 has not stored, look by look; the last one stays."""
         self.fails_at: dict[str, BaseException] = {}
         self.away = ""
         parts: Any = self
@@ -48,17 +48,18 @@ class Noted:
         return name if name in self.running else None
 
     def statuses(self, names: Any, timeout_s: float = 0) -> list[dict[str, Any]]:
-        unacked = self.unacked.pop(0) if len(self.unacked) > 1 else self.unacked[0]
+        lagging = self.lagging.pop(0) if len(self.lagging) > 1 else self.lagging[0]
         return [
             {
                 "name": name,
                 "ready": name in self.running,
+                "next_txid": 101,
                 "transports": [
                     {"name": "client", "kind": "client", "enabled": name not in self.closed},
                     {"name": "replication", "kind": "replication", "enabled": True},
                 ],
                 "destinations": {
-                    to.name: {"caught_up": True, "unacked": unacked, "sync": True}
+                    to.name: {"caught_up": True, "stored_txid": 100 - lagging, "sync": True}
                     for instance, to in self.settings.links()
                     if instance.name == name
                 },
@@ -114,7 +115,7 @@ def pair(tmp_path: Path) -> Noted:
 
 
 def test_a_stop_closes_waits_writes_down_downgrades_and_ends(pair: Noted) -> None:
-    pair.unacked = [2, 2, 1, 0]
+    pair.lagging = [0, 0, 2, 1, 0]
     told: list[str] = []
     done = pair.maintenance.stop("near-2", progress=told.append)
     assert pair.done() == [
@@ -123,7 +124,7 @@ def test_a_stop_closes_waits_writes_down_downgrades_and_ends(pair: Noted) -> Non
         *("config near-1", "downgrade of near-1"),
         "end near-2",
     ]
-    assert "near-2: near-1 has not acknowledged 2 messages" in told
+    assert "near-2: near-1 has not stored the last 2 entries of its log" in told
     assert done.downgraded == (("near-1", "near-2"),) and done.directory.endswith("near-2")
     assert not done.untold and not done.lacking
     first = next(at for at, call in enumerate(pair.calls) if not call.startswith("authorize"))
@@ -133,13 +134,15 @@ def test_a_stop_closes_waits_writes_down_downgrades_and_ends(pair: Noted) -> Non
 
 
 def test_a_stop_that_is_refused_is_taken_back(pair: Noted) -> None:
-    pair.unacked = [5]
-    with pytest.raises(FabricError, match=r"near-1 has not acknowledged 5 messages.*--force"):
+    pair.lagging = [5]
+    with pytest.raises(
+        FabricError, match=r"near-1 has not stored the last 5 entries of its log.*--force"
+    ):
         pair.maintenance.stop("near-2", timeout_s=0)
     assert pair.done() == ["disable_transport of near-2", "enable_transport of near-2"]
     assert pair.record.stopped == []
     forced = pair.maintenance.stop("near-2", timeout_s=0, force=True)
-    assert forced.lacking == ("near-1 has not acknowledged 5 messages",)
+    assert forced.lacking == ("near-1 has not stored the last 5 entries of its log",)
     assert "near-2" not in pair.running
 
 
@@ -201,3 +204,36 @@ def test_one_whose_host_is_away_is_not_started(pair: Noted) -> None:
     with pytest.raises(FabricError, match="near-2 is not started: its host is away"):
         pair.maintenance.start("near-2")
     assert pair.record.stopped == ["near-2"]
+
+
+def test_one_that_is_removed_hands_over_its_queues_too(
+    pair: Noted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raylay.services.fabric.maintenance.COUNTS_S", 0.0)
+    left = [["queue work has 1 message that near-2 owns"], [], []]
+    monkeypatch.setattr(
+        "raylay.services.fabric.maintenance.queues_owned",
+        lambda *_: left.pop(0) if left else [],
+    )
+    told: list[str] = []
+    pair.maintenance.stop("near-2", leaving=["near-2"], progress=told.append)
+    assert any("queue work" in each for each in told)
+    assert pair.record.drained == ["near-2"]
+
+
+def test_a_stop_notes_whether_everybody_has_everything(pair: Noted) -> None:
+    pair.maintenance.stop("near-2")
+    assert pair.record.drained == ["near-2"], "so that apply may remove it"
+    pair.maintenance.start("near-2")
+    assert pair.record.drained == []
+    pair.lagging = [5]
+    pair.maintenance.stop("near-2", timeout_s=0, force=True)
+    assert pair.record.drained == []
+
+
+def test_one_that_does_not_answer_is_stopped_by_force_at_once(pair: Noted) -> None:
+    pair.running.discard("near-2")
+    with pytest.raises(FabricError, match="it is not ready"):
+        pair.maintenance.stop("near-2")
+    pair.maintenance.stop("near-2", force=True)
+    assert pair.record.stopped == ["near-2"] and pair.record.drained == []

@@ -130,12 +130,18 @@ def test_only_what_is_started_with_something_else_is_restarted(tmp_path: Path) -
     assert changed(pairs().settings(), running) == FabricChanges((), ("London-1",))
 
 
-def test_no_change_takes_an_instance_away_or_moves_its_data(tmp_path: Path) -> None:
+def test_instances_that_are_gone_leave_their_data(tmp_path: Path) -> None:
+    running = record_of(builder().settings(), tmp_path)
+    fewer = FabricBuilder("flights", topics=["flights/.*"]).region("Chicago", 2).settings()
+    found = changed(fewer, running)
+    assert found.removed == ("London-1", "London-2")
+    assert found.directories == tuple(str(tmp_path / name) for name in found.removed)
+    assert found.restarted == ("Chicago-1", "Chicago-2"), "they lose their links to them"
+
+
+def test_no_change_moves_data(tmp_path: Path) -> None:
     running = record_of(builder().settings(), tmp_path)
     before = running.to_json()
-    fewer = FabricBuilder("flights", topics=["flights/.*"]).region("Chicago", 2).settings()
-    with pytest.raises(FabricError, match="London-1, London-2 would no longer be in fabric"):
-        changed(fewer, running)
     moved = builder().instance("Chicago-1", directory="elsewhere").settings()
     with pytest.raises(FabricError, match="instance Chicago-1: directory would change"):
         changed(moved, running)

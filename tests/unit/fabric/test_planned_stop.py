@@ -110,7 +110,7 @@ def test_what_speaks_against_a_stop(kind: str, why: str) -> None:
     if kind == "behind":
         found[1] = status(settings, "London-2", **{"London-1": {"caught_up": False}})
     refusal = plan_stop(settings, "London-2", [], found).refusal()
-    assert why in refusal and "--force" in refusal and "Nothing was changed" in refusal
+    assert why in refusal and "--force" in refusal and "It goes on as before" in refusal
 
 
 def test_a_region_that_is_behind_is_no_reason_where_the_group_has_everything() -> None:
@@ -118,22 +118,47 @@ def test_a_region_that_is_behind_is_no_reason_where_the_group_has_everything() -
     settings = settings_of()
     found = status(settings, "London-2", Paris={"caught_up": False, "why": "refused"})
     assert not_handed_over(settings, "London-2", [], found) == []
-    everywhere = not_handed_over(settings, "London-2", [], found, everywhere=True)
-    assert everywhere == ["Paris may lack messages of it: refused"]
-    assert (
-        not_handed_over(settings, "London-2", ["Paris-1", "Paris-2"], found, everywhere=True) == []
-    )
+    leaving = ["London-2"]
+    everywhere = not_handed_over(settings, "London-2", [], found, leaving)
+    assert everywhere == ["Paris may lack messages of it: refused"], "if it goes for good"
+    stopped = ["Paris-1", "Paris-2"]
+    assert not_handed_over(settings, "London-2", stopped, found, leaving), "they may come back"
+    leaving += stopped
+    assert not_handed_over(settings, "London-2", stopped, found, leaving) == []
 
 
-def test_unacknowledged_messages_count_once_clients_are_gone() -> None:
+def test_a_region_that_goes_as_a_whole_leaves_no_clients_behind() -> None:
     settings = settings_of()
-    links = {"London-1": {"unacked": 3}, "Paris": {"unacked": 1}}
+    found = statuses(settings)
+    both = ["London-1", "London-2"]
+    assert plan_stop(settings, "London-1", [], found, both).refusal() == ""
+    found = statuses(settings, "London-1")
+    alone = plan_stop(settings, "London-2", ["London-1"], found, both).refusal()
+    assert "no other instance of group" not in alone
+    alone = plan_stop(settings, "London-2", [], found, ["London-2"]).refusal()
+    assert "no other instance of group London is ready" in alone
+
+
+def test_the_last_one_cannot_be_removed() -> None:
+    settings = FabricBuilder("shop").region("London", 2).settings()
+    both = ["London-1", "London-2"]
+    found = statuses(settings)
+    assert plan_stop(settings, "London-1", [], found, both).refusal() == ""
+    refusal = plan_stop(settings, "London-2", ["London-1"], found, both).refusal()
+    assert refusal.startswith("instance London-2 is not removed: none of its destinations runs")
+
+
+def test_what_the_log_had_when_clients_were_gone_must_be_stored() -> None:
+    """Later entries come from others, who have them: they never end under load."""
+    settings = settings_of()
+    links = {"London-1": {"stored_txid": 7}, "Paris": {"stored_txid": 9}}
     found = status(settings, "London-2", **links)
-    assert not_handed_over(settings, "London-2", [], found, counted=False) == []
-    assert not_handed_over(settings, "London-2", [], found) == [
-        "London-1 has not acknowledged 3 messages",
-        "Paris has not acknowledged 1 message",
+    assert not_handed_over(settings, "London-2", [], found) == []
+    assert not_handed_over(settings, "London-2", [], found, up_to_txid=10) == [
+        "London-1 has not stored the last 3 entries of its log",
+        "Paris has not stored the last entry of its log",
     ]
+    assert not_handed_over(settings, "London-2", [], found, up_to_txid=7) == []
 
 
 def test_the_group_that_gets_a_part_does_not_have_everything() -> None:
@@ -161,11 +186,12 @@ def test_who_owns_messages_of_a_shared_queue_delivers_them_alone() -> None:
     queues = [{"name": "work", **typed}, {"name": "desk", "kind": "local", **typed}]
     settings = settings_of(queues=queues)
     told = {"available_here": 2, "backlog": 1, "queue_depth": 9}
-    found = {"queues": {"work": told, "desk": told}}
+    keys = {each.name: each.stored_as for each in settings.queues_of(settings.instances[0])}
+    found = {"queues": {each: told for each in keys.values()}}
     assert queues_owned(settings, "London-1", found) == [
         "queue work has 3 messages that London-1 owns"
     ]
-    found["queues"]["work"] = {"available_here": 0, "backlog": 0, "queue_depth": 9}
+    found["queues"][keys["work"]] = {"available_here": 0, "backlog": 0, "queue_depth": 9}
     assert queues_owned(settings, "London-1", found) == []
     assert "does not tell" in queues_owned(settings, "London-1", {})[0]
 

@@ -32,6 +32,7 @@ class Noted:
         self.found = [status("east-1", ready=False), status("east-2")]
         self.calls: list[str] = []
         self.refuses = ""
+        self.away = ""
         self.relocator = NotedMoves(self)
 
     @property
@@ -59,6 +60,12 @@ class Noted:
 
     def authorize(self, names: Any, call: str, **_: Any) -> None:
         self.note(f"authorize {call} of {' '.join(names)}")
+
+    def host_away(self, name: str) -> str:
+        return self.away
+
+    def control(self, name: str, call: str, **_: Any) -> None:
+        self.note(f"{call} of {name}")
 
     def launch(self, instance: Any) -> None:
         self.note(f"launch {instance.name} on {instance.host}")
@@ -151,6 +158,14 @@ def test_one_that_was_stopped_on_purpose_is_not_moved(east: Noted) -> None:
     with pytest.raises(FabricError, match="`raylay start east-1`"):
         east.relocator.relocate("east-1")
     assert east.calls == []
+
+
+def test_one_that_was_stopped_and_whose_host_is_lost_is_moved_and_waited_for(east: Noted) -> None:
+    east.record.stopped, east.record.drained = ["east-1"], ["east-1"]
+    east.away = "its host is away"
+    east.relocator.relocate("east-1")
+    assert east.record.stopped == [] and east.record.drained == []
+    assert east.calls[-1] == "upgrade of east-2 at 1", "acks there wait for it again"
 
 
 def test_that_another_one_was_just_moved_is_no_reason_to_wait(east: Noted) -> None:

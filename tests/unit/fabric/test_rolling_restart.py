@@ -10,7 +10,7 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import FabricError
-from raylay.services.fabric.rollout import Rollout
+from raylay.services.fabric.rollout import Progress, Rollout
 
 
 class Rolling:
@@ -24,7 +24,7 @@ class Rolling:
         self.stopped: list[str] = []
         self.log: list[str] = []
         parts: Any = self
-        self.rollout = Rollout(parts, parts, parts)
+        self.rollout = Rollout(parts, parts, parts, parts)
 
     def known(self) -> Any:
         return self.declared, SimpleNamespace(stopped=self.stopped)
@@ -54,7 +54,9 @@ class Rolling:
 
 
 def roll(fabric: Rolling, *names: str) -> list[str]:
-    fabric.rollout.restart(names, done=lambda name: fabric.log.append(f"done {name}"))
+    progress = Progress(on_restart=lambda name: fabric.log.append(f"done {name}"))
+    fabric.rollout.restart(names, progress=progress)
+    assert progress.left == []
     return fabric.log
 
 

@@ -52,7 +52,7 @@ class Noted:
         self.away = ""
         """Why the host of each is away; empty: none is."""
         parts: Any = self
-        self.rollout = Rollout(parts, parts, parts)
+        self.rollout = Rollout(parts, parts, parts, parts)
 
     @property
     def declared(self) -> Any:
@@ -125,6 +125,15 @@ class Noted:
     def wait_connected(self, timeout_s: float = 0, *, only: Any = None) -> None:
         self.waited.append(only if only is None else set(only))
         self._note("connected")
+
+    def check(self, name: str, *, force: bool, leaving: Any, gone: Any) -> None:
+        self._note(f"check {name} of {' '.join(leaving)} behind {' '.join(gone) or 'none'}")
+
+    def stop(self, name: str, *, force: bool, leaving: Any, progress: Any) -> None:
+        self._note(f"stop {name}")
+        self.running.discard(name)
+        self.record.stopped = [*self.record.stopped, name]
+        self.record.drained = [*self.record.drained, name]
 
     def settle(self) -> None:
         self.record.settled = [each.name for each in self.settings.instances]
@@ -221,15 +230,83 @@ def test_who_may_not_changes_nothing(shop: Noted) -> None:
     assert shop.done() == [] and shop.kept == [] and shop.record.settings == before
 
 
-def test_an_instance_cannot_be_taken_away(shop: Noted) -> None:
-    with pytest.raises(FabricError, match="London-2 would no longer be in fabric shop"):
+# -- instances that are gone ---------------------------------------------------------------------
+def test_one_that_is_gone_is_stopped_and_then_its_peers_are_restarted(shop: Noted) -> None:
+    progress = Progress()
+    found = shop.rollout.apply(settings_of(London=1, Paris=1), progress=progress)
+    assert found.removed == ("London-2",) and found.directories[0].endswith("London-2")
+    acts = [call for call in shop.calls if call.startswith(("check", "stop", "restart"))]
+    assert acts == [
+        "check London-2 of London-2 behind none",
+        "stop London-2",
+        "restart London-1",
+        "restart Paris-1",
+    ]
+    assert "London-2" not in shop.record.ports
+    lists = (shop.record.stopped, shop.record.drained, shop.record.settled)
+    assert not any("London-2" in each for each in lists)
+    assert progress.removed == ["London-2"] and not progress.left
+    assert "removed: London-2" in progress.line()
+
+
+def test_a_whole_region_may_go_and_all_are_checked_before_the_first_is_stopped(shop: Noted) -> None:
+    shop.fails_at = "check London-2 of London-1 London-2 behind London-1"
+    only_paris = settings_of(Paris=1)
+    with pytest.raises(FabricError):
+        shop.rollout.apply(only_paris)
+    assert not any(call.startswith("stop") for call in shop.calls) and shop.kept == []
+    shop.fails_at = ""
+    found = shop.rollout.apply(only_paris)
+    assert found.removed == ("London-1", "London-2") and found.restarted == ("Paris-1",)
+
+
+def test_a_dry_run_says_what_would_be_done(shop: Noted) -> None:
+    before = shop.record.settings
+    found = shop.rollout.apply(settings_of(London=1, Paris=1, Rome=1), dry_run=True)
+    assert (found.started, found.removed) == (("Rome-1",), ("London-2",))
+    assert set(found.restarted) == {"London-1", "Paris-1"}
+    assert shop.done() == [] and shop.kept == [] and shop.record.settings == before
+    assert not any(call.startswith("stop") for call in shop.calls)
+
+
+def test_an_apply_that_was_interrupted_goes_on_with_the_removal(shop: Noted) -> None:
+    """It was stopped, and the new record was not written."""
+    shop.stop("London-2", force=False, leaving=(), progress=None)
+    shop.calls.clear()
+    assert shop.rollout.apply(settings_of(London=1, Paris=1)).removed == ("London-2",)
+    assert not any(call.startswith(("check", "stop")) for call in shop.calls)
+
+
+def test_a_stopped_one_that_may_have_more_is_removed_by_force_alone(shop: Noted) -> None:
+    shop.stop("London-2", force=False, leaving=(), progress=None)
+    shop.record.drained = []
+    with pytest.raises(FabricError, match=r"raylay start London-2.*--force"):
         shop.rollout.apply(settings_of(London=1, Paris=1))
+    found = shop.rollout.apply(settings_of(London=1, Paris=1), force=True)
+    assert found.removed == ("London-2",)
+
+
+def test_new_instances_alone_cannot_replace_a_group(shop: Noted) -> None:
+    builder = FabricBuilder("shop")
+    builder.region("London", 2)
+    builder.region("Paris", ["Paris-7"])
+    with pytest.raises(FabricError, match="of group Paris only new instances would be left"):
+        shop.rollout.apply(builder.connect_regions().settings())
     assert shop.calls == []
+
+
+def test_stopped_instances_are_passed_over_by_an_apply(shop: Noted) -> None:
+    shop.record.stopped = ["London-2"]
+    shop.running.discard("London-2")
+    found = shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))
+    assert set(found.restarted) == {"London-1", "Paris-1"}
+    assert shop.record.stopped == ["London-2"]
 
 
 # -- rolling restarts ----------------------------------------------------------------------------
 def test_instances_restart_one_by_one_each_behind_caught_up_links(shop: Noted) -> None:
-    shop.rollout.restart(done=lambda name: shop.calls.append(f"restart of {name} is done"))
+    progress = Progress(on_restart=lambda name: shop.calls.append(f"restart of {name} is done"))
+    shop.rollout.restart(progress=progress)
     expected = ["connected"]
     for name in ("London-1", "London-2", "Paris-1"):
         expected += [f"restart {name}", "connected", f"restart of {name} is done"]
