@@ -128,13 +128,15 @@ def problems_of(view: FabricView) -> list[Problem]:
 
 def verdict_of(view: FabricView, problems: list[Problem]) -> tuple[Level, str]:
     """Returns the level of the whole fabric, and the sentence about it for people."""
-    count, known = len(view.instances), sum(e.known is not None for e in view.instances.values())
+    stopped = sum(each.state == "stopped" for each in view.instances.values())
+    count = len(view.instances) - stopped
+    known = sum(each.known is not None for each in view.instances.values())
     if not known:
         return "unknown", f"None of {count} instances answers" if count else "No instance is known"
     if not problems:
         links = sum(each.state in ("sync", "async") for each in view.links)
         are = "instance is" if count == 1 else "instances are"
-        said = f"{count} {are} ready"
+        said = f"{count} {are} ready" + (f", {stopped} stopped" if stopped else "")
         return "ready", f"{said}, {links:,} links have caught up" if view.links else said
     level = worst(each.level for each in problems)
     first = next((each for each in problems if each.level == level), problems[0])
@@ -263,6 +265,8 @@ def _instance(view: FabricView, each: InstanceView) -> Iterator[Problem]:
     name = each.configured.name
     href = f"#/instance/{step(name)}"
     known = each.known
+    if each.state == "stopped":
+        return
     if known is None:
         yield _unknown(each, href)
         return

@@ -21,6 +21,7 @@ class ConfiguredInstance:
         admin_address: `host:port` of its administrator's interface; empty: it has none.
         host_names: names by which its interface is called.
         is_tls: whether its interface speaks TLS.
+        is_stopped: whether `raylay stop` has stopped it, so that it need not answer.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ConfiguredInstance:
     admin_address: str = ""
     host_names: tuple[str, ...] = ()
     is_tls: bool = False
+    is_stopped: bool = False
 
     @property
     def url(self) -> str:

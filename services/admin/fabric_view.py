@@ -42,6 +42,7 @@ without their instances."""
 Level: TypeAlias = Literal["ready", "working", "attention", "act", "unknown"]
 Missing: TypeAlias = Literal["", "silent", "never", "not_entitled", "version", "wrong", "none"]
 URGENCY: Mapping[Level, int] = {"ready": 0, "working": 1, "unknown": 2, "attention": 3, "act": 4}
+STOPPED_WHY = "`raylay stop` stopped it; `raylay start` starts it"
 _STATE_LEVELS: Mapping[str, Level] = {
     "ready": "ready",
     "catching_up": "working",
@@ -185,7 +186,10 @@ def view_of(
             ignored.
     """
     of = {each.name: answers.get(each.name, NEVER) for each in topology.instances}
-    known = {name: answer.known for name, answer in of.items()}
+    resting = {
+        each.name for each in topology.instances if each.is_stopped and of[each.name].missing
+    }
+    known = {name: None if name in resting else answer.known for name, answer in of.items()}
     told = {
         (name, each.destination): each
         for name, summary in known.items()
@@ -207,15 +211,15 @@ def view_of(
     instances: dict[str, InstanceView] = {}
     for each in topology.instances:
         answer, summary = of[each.name], known[each.name]
-        state = _state(summary)
+        state = "stopped" if each.name in resting else _state(summary)
         may, why_not = _fail_over(each, state, answer, topology, of_target, of)
         instances[each.name] = InstanceView(
             each,
             answer,
             summary,
             state,
-            "unknown" if summary is None else _STATE_LEVELS.get(state, "attention"),
-            _why(each, answer, summary),
+            _level(state, summary),
+            _why(each, answer, summary) if state != "stopped" else STOPPED_WHY,
             tuple(seen.get(each.name, ())),
             may,
             why_not,
@@ -245,6 +249,12 @@ def standing_alone(topology: FabricTopology, summary: InstanceSummary) -> Fabric
             ConfiguredQueue(each.name, each.message_type, (name,)) for each in summary.queues
         ),
     )
+
+
+def _level(state: str, summary: InstanceSummary | None) -> Level:
+    if state == "stopped":
+        return "ready"
+    return "unknown" if summary is None else _STATE_LEVELS.get(state, "attention")
 
 
 def _state(summary: InstanceSummary | None) -> str:

@@ -28,6 +28,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.checks.check import check_settings, impossible
 from raylay.services.fabric.files import write_private_text
 from raylay.services.fabric.plan import FabricRecord, admin_address
+from raylay.services.fabric.planned_stop import links_at_rest
 from raylay.services.fabric.transports import TransportPlanner
 
 DRILLS_DIRECTORY = "drills"
@@ -59,15 +60,24 @@ def admin_topology(
 
 
 def configured_topology(settings: FabricSettings, record: FabricRecord) -> FabricTopology:
-    """Returns the instances, links and queues of a fabric, without what only an interface needs.
+    """Returns the instances, links and queues of a fabric, without what only an interface needs,
+    and without the links that rest because instances are stopped.
 
     Raises:
         ConfigurationError: a value is wrong.
     """
+    resting = links_at_rest(settings, record.stopped)
     return FabricTopology(
         settings.name,
-        tuple(_instance(settings, record, each) for each in settings.instances),
-        tuple(_link(settings, each, destination) for each, destination in settings.links()),
+        tuple(
+            replace(_instance(settings, record, each), is_stopped=each.name in record.stopped)
+            for each in settings.instances
+        ),
+        tuple(
+            _link(settings, each, destination)
+            for each, destination in settings.links()
+            if (each.name, destination.name) not in resting
+        ),
         _queues(with_drill_topic(settings)),
     )
 

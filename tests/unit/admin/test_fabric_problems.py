@@ -47,6 +47,18 @@ def test_a_healthy_fabric_has_none() -> None:
     assert verdict_of(seen(made=lone), []) == ("ready", "1 instance is ready")
 
 
+def test_one_that_was_stopped_on_purpose_is_no_problem() -> None:
+    stopped = dataclasses.replace(PAIR.instances[1], is_stopped=True)
+    made = dataclasses.replace(PAIR, instances=(PAIR.instances[0], stopped), links=())
+    view = seen({"R0-1": PeerAnswer(missing="silent", text="refused")}, made)
+    found = view.instances["R0-1"]
+    assert (found.state, found.level) == ("stopped", "ready") and "raylay start" in found.why
+    assert problems_of(view) == []
+    assert verdict_of(view, []) == ("ready", "1 instance is ready, 1 stopped")
+    # One that has been started answers before the others are told.
+    assert seen(None, made).instances["R0-1"].state == "ready"
+
+
 @pytest.mark.covers("Administration", "problems: the most urgent first, since when, what ha")
 def test_waiting_publishers_are_named_with_what_they_wait_for() -> None:
     (found,) = of({"R0-1": WAITING})

@@ -11,6 +11,7 @@ from raylay.services.config import json_text
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.fabric.admin_topology import (
     admin_topology,
+    configured_topology,
     save_topology,
     topology_text,
 )
@@ -83,3 +84,14 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = json_text.read(FabricTopology, text, str(path), "")
     expected = admin_topology(settings, kept, settings.instances[0])
     assert expected is not None and found == replace(expected, checked_us=found.checked_us)
+
+
+def test_a_stopped_instance_is_marked_and_links_that_rest_are_left_out(tmp_path: Path) -> None:
+    settings, kept = parse(FILE, "a file"), record(tmp_path)
+    before = configured_topology(settings, kept)
+    kept.stopped = ["Chicago-2"]
+    found = configured_topology(settings, kept)
+    assert [each.name for each in found.instances if each.is_stopped] == ["Chicago-2"]
+    gone = {each.id for each in before.links} - {each.id for each in found.links}
+    own = {each.id for each in before.links if each.instance == "Chicago-2"}
+    assert gone == {*own, "Chicago-1~Chicago-2"}
