@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pickle
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +21,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
+from support import network_changes_child
 from support.pipeline_cases import RunningInstance
 
 from raylay import Fabric
@@ -33,10 +38,13 @@ from raylay.services.pipeline.changes.table import STORED
 from raylay.services.pipeline.network.offsets import covers, from_json
 from raylay.services.pipeline.network.reading import NetworkReader
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.storage.files import FAULT_VARIABLE
 
 pytestmark = pytest.mark.covers("Data pipeline", "changes over the network")
 ROOT = Path(__file__).parents[2]
-TOPICS = ("random", "lost", "later", "cut", "spark", "columns", "quiet")
+TOPICS = ("random", "lost", "later", "cut", "spark", "columns", "quiet",
+    "killed-begun", "killed-written", "killed-moved", "killed-entries", "killed-advanced",
+)  # fmt: skip
 ALL = ReadAllAvailable()
 Change = tuple[str, str, "bytes | None", "bytes | None"]
 """Row kind, key field, old body and body."""
@@ -329,6 +337,39 @@ def test_what_is_no_stream_of_changes(kept: RunningInstance, tmp_path: Path) -> 
     reader = stream(kept, "quiet", tmp_path / "state")
     with pytest.raises(ConfigurationError, match="its query read a journal, or messages"):
         reader.latestOffset({"held": "", "messages": 0}, ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["begun", "written", "moved", "entries", "advanced"])
+def test_killed_at_every_step(
+    kept: RunningInstance, desk: SyncClient, tmp_path: Path, point: str
+) -> None:
+    """SIGKILL of the process that reads: the next one has the same changes, each once."""
+    topic, state = f"killed-{point}", tmp_path / "state"
+    given = {"servers": kept.address, "topic": topic, "keys": "/id", "state": str(state)}
+
+    def killed(*offsets: Any) -> bool:
+        arguments = [json.dumps(each) for each in (given, *offsets)]
+        fault = {FAULT_VARIABLE: f"changes.{point}"}
+        child = [sys.executable, network_changes_child.__file__, *arguments]
+        return subprocess.run(child, env=os.environ | fault, check=False).returncode == -SIGKILL
+
+    chance = random.Random(point)
+    held: dict[str, bytes] = {}
+    change(desk, topic, chance, held)
+    if point == "begun":
+        assert killed()
+    reader = stream(kept, topic, state)
+    start, before, kills = reader.initialOffset(), dict[str, bytes](), 0
+    for _ in range(3):
+        end = reader.latestOffset(start, ALL)
+        kills += killed(start, end)
+        found = changes(reader, start, end)
+        assert found == expected(before, held)
+        before, start = dict(held), end
+        change(desk, topic, chance, held)
+    reader.stop()
+    assert kills == {"begun": 0, "written": 3, "moved": 3}.get(point, 2)
 
 
 # -- with Spark ------------------------------------------------------------------------------------

@@ -22,7 +22,13 @@ import pyarrow as pa
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.pipeline.changes.table import STORED_SCHEMA
-from raylay.storage.files import FileLock, make_directory, move_durably, write_text_durably
+from raylay.storage.files import (
+    FileLock,
+    fault_point,
+    make_directory,
+    move_durably,
+    write_text_durably,
+)
 from raylay.storage.sow import LmdbSowStore
 
 META, LOCK, STORE, ROWS = "meta.json", "lock", "topic.lmdb", ".arrow"
@@ -69,6 +75,7 @@ class ChangeDirectory:
                         )
                 return began
             offset = first()
+            fault_point("changes.begun")
             text = json.dumps({**meta, _BEGAN: offset})
             write_text_durably(self.path / META, text)
             return offset
@@ -108,7 +115,9 @@ class ChangeDirectory:
         with pa.ipc.new_stream(str(aside), STORED_SCHEMA, options=options) as written:
             for batch, beside in batches:
                 written.write_batch(batch, custom_metadata=beside)
+        fault_point("changes.written")
         move_durably(aside, path)
+        fault_point("changes.moved")
 
     @contextmanager
     def opened(self) -> Iterator[LmdbSowStore]:

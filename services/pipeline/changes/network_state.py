@@ -31,6 +31,7 @@ from raylay.services.pipeline.network.offsets import from_json, to_json, united
 from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader
 from raylay.services.sow.records import NEVER, SowRecord, encoded
 from raylay.services.sow.state import VALUE
+from raylay.storage.files import fault_point
 from raylay.storage.sow import LmdbSowStore, TopicStore
 
 log = logging.getLogger("raylay.pipeline")
@@ -162,8 +163,10 @@ class NetworkChangeState:
                 elif at < step:
                     # Until all are there they count as those of the step before.
                     store.commit({self._name: (_entries(batch), at)})
+                    fault_point("changes.entries")
         if at < step:
             store.commit({self._name: ({}, step)})
+            fault_point("changes.advanced")
         return from_json(json.loads(seen))
 
     def _lost(self, text: str) -> StorageError:
