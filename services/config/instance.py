@@ -41,6 +41,9 @@ from raylay.services.views.definition import ConflatedTopicDefinition, ViewDefin
 from raylay.storage.files import make_directory, write_durably
 
 INSTANCE_FILE = "instance.json"
+MOVED_ASIDE = ".before-"
+"""Part of the name of a data directory that `raylay restore` has moved aside, in front of the
+time."""
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
 STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
 LINK_HEARTBEAT_MS_DEFAULT = 1_000

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from raylay.services.config.instance import INSTANCE_FILE
+from raylay.services.config.instance import INSTANCE_FILE, MOVED_ASIDE
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.records.record import OrphanedDirectory
@@ -92,7 +92,12 @@ def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
         if each["incarnation"]:
             what += f", incarnation {each['incarnation']}"
         there = f"raylay journal salvage {each['directory']}"
-        if not each["retired"]:
+        if not each["retired"] and MOVED_ASIDE in Path(each["directory"]).name:
+            state = (
+                "`raylay restore` moved it aside; what is in it: "
+                f"raylay journal dump {each['directory']}; not needed: archive or remove it"
+            )
+        elif not each["retired"]:
             # Its links would be refused: not_retired.
             state = (
                 f"the fabric has no instance {each['name']} of this directory, which is not "

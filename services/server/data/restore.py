@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from raylay.services.config.instance import MOVED_ASIDE
 from raylay.services.errors import StorageError
 from raylay.services.server.data.backup_manifest import (
     DATA_DIRECTORY,
@@ -137,7 +138,9 @@ def restore(
                 shutil.rmtree(staging, ignore_errors=True)
                 raise
             stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            moved = [(path, path.with_name(f"{path.name}.before-{stamp}")) for path in occupied]
+            moved = [
+                (path, path.with_name(f"{path.name}{MOVED_ASIDE}{stamp}")) for path in occupied
+            ]
             (staging / RESTORE_LOCK).unlink()
             _put_in_place(staging, directory, moved)
     finally:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
+from raylay.services.config.instance import MOVED_ASIDE
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
@@ -379,6 +380,16 @@ def test_what_was_never_moved_is_not_to_be_salvaged(tmp_path: Path) -> None:
     declared = effective.model_copy(update={"instances": (*effective.instances, again)})
     assert data_directory(record, again) == tmp_path / "west-9"
     assert orphaned_directories(record, declared) == []
+
+
+def test_what_a_restoration_moved_aside_is_named_as_that(tmp_path: Path) -> None:
+    effective, record = moved(tmp_path)
+    record.left_over.clear()
+    aside = tmp_path / f"west-1{MOVED_ASIDE}20260102T030405Z"
+    found_beside(aside, "west-1", 0)
+    (line,) = left_over_lines(orphaned_directories(record, effective))
+    assert "`raylay restore` moved it aside" in line and f"raylay journal dump {aside}" in line
+    assert "raylay apply" not in line
 
 
 def test_what_was_moved_is_to_be_salvaged_though_the_record_has_no_such_directory(
