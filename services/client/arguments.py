@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -43,13 +44,23 @@ def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
     where = f"client {client_name}: tls"
     if tls is True:
         return TlsConfig()
+    if not isinstance(tls, TlsConfig | Mapping):
+        raise ConfigurationError(
+            f'{where} is of type {type(tls).__name__}: give True, {{"ca_file": "ca.pem"}}, a '
+            "TlsConfig or an ssl.SSLContext"
+        )
     config = tls if isinstance(tls, TlsConfig) else TlsConfig.of(dict(tls), where)
     client_context(config, where)
     return config
 
 
 def check_owner(store: PublishStoreProtocol, client_name: str) -> None:
-    """Raises ConfigurationError when the store holds publishes of another client name."""
+    """Raises ConfigurationError when the store is none, or holds publishes of another client
+    name."""
+    if isinstance(store, str | bytes | os.PathLike):
+        raise ConfigurationError(
+            f"client {client_name}: publish_store is a path: give LmdbPublishStore({store!r})"
+        )
     held = next(store.replay(store.lowest), None) if store.messages else None
     if held is not None and decode_record(held[1]).publisher != publisher_id(client_name):
         raise ConfigurationError(
@@ -58,14 +69,24 @@ def check_owner(store: PublishStoreProtocol, client_name: str) -> None:
         )
 
 
-def listed(client_name: str, servers: str | Iterable[ServerLike]) -> tuple[Server, ...]:
-    """Returns the servers that a list, or one address, names.
+def listed(client_name: str, servers: ServerLike | Iterable[ServerLike]) -> tuple[Server, ...]:
+    """Returns the servers that a list, or one server, names.
 
     Raises:
         ConfigurationError: there is none, or an address is none.
     """
-    # A text is one address: its letters are none.
-    found = tuple(map(as_server, (servers,) if isinstance(servers, str) else servers))
+    given: object = servers
+    if isinstance(given, Server | str | Mapping):
+        given = (given,)
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigurationError(
+            f"client {client_name}: servers is of type {type(given).__name__}: give a list of "
+            "addresses, such as ['host-a:9007', 'host-b:9007'], or a function that returns one"
+        )
+    try:
+        found = tuple(map(as_server, given))
+    except ValueError as error:
+        raise ConfigurationError(f"client {client_name}: {error}") from None
     if not found:
         raise ConfigurationError(f"client {client_name} has no servers: list one or give a look-up")
     for server in found:

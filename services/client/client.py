@@ -65,8 +65,9 @@ class Client:
     Args:
         name: the client name, from which the publisher id is made. A second live client of the same
             name ends the first one's connection, and the other way round.
-        servers: addresses in order of preference, or a callable (plain or async) that looks them up
-            before each round of attempts.
+        servers: one server, or several in order of preference, each as `host:port`, a Server or a
+            mapping with `address`; or a callable (plain or async) that looks them up before each
+            round of attempts.
         group: only instances of this group are used; empty: any that `servers` lists, and their
             peers of the same group.
         allow_other_groups: whether instances of other groups are used as well.
@@ -105,7 +106,7 @@ class Client:
     def __init__(
         self,
         name: str,
-        servers: str | Sequence[ServerLike] | Resolver = (),
+        servers: ServerLike | Sequence[ServerLike] | Resolver = (),
         *,
         group: str = "",
         allow_other_groups: bool = False,

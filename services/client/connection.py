@@ -38,6 +38,9 @@ _OTHER_PROTOCOLS = (
 )
 """First bytes of servers of other protocols, which are those of no frame, and what to set."""
 
+_NOT_OF_A_HOST = re.compile(r"[/,@\s]")
+"""Characters of a URL, or of several addresses in one text."""
+
 FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
 """Longest frame that is read: a record in a journal may be as large as a whole frame."""
 
@@ -155,8 +158,9 @@ def split_address(address: str) -> tuple[str, int]:
     if address.startswith("unix:") and len(address) > 5:
         return address[5:], 0
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise ValueError(f"address {address!r} is not of the form host:port or unix:path")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65_536 or _NOT_OF_A_HOST.search(host):
+        several = "; give several as a list" if "," in host else ""
+        raise ValueError(f"address {address!r} is not of the form host:port or unix:path{several}")
     return host.strip("[]"), int(port)
 
 

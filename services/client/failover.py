@@ -325,11 +325,19 @@ class Backoff:
 
 def as_server(value: Server | str | Mapping[str, Any]) -> Server:
     """Returns a server from the form in which the caller gave it: `host:port`, a Server, or a
-    mapping with `address`."""
+    mapping with `address`.
+
+    Raises:
+        ValueError: it has another form.
+    """
     if isinstance(value, Server):
         return value
     if isinstance(value, str):
         return Server(value)
+    if not isinstance(value, Mapping) or "address" not in value:
+        raise ValueError(
+            f"server {value!r} is none: give 'host:port', a Server, or a mapping with address"
+        )
     return Server(
         str(value["address"]), str(value.get("instance", "")), str(value.get("group", ""))
     )

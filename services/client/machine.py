@@ -72,6 +72,7 @@ from raylay.services.client.publishing.outbox import CLOCK_AHEAD_US_MAX, Publish
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
+    ConfigurationError,
     LogonRefused,
     NoUsableServer,
     RaylayError,
@@ -140,6 +141,23 @@ class ClientOptions:
     """Whether the publish store ends with the client: no later client of its name then knows its
     sequences, so the next one takes over those that this one has not used."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where a value would mean something else than the caller
+        thinks."""
+        where = f"client {self.client_name}"
+        if self.failover not in ("safe", "any"):
+            raise ConfigurationError(
+                f"{where}: failover is {self.failover!r}: give 'safe' or 'any'"
+            )
+        for name in ("user_id", "password"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                # The value itself is never shown: it may be a password.
+                raise ConfigurationError(
+                    f"{where}: {name} is of type {type(value).__name__}: give a text, or leave it "
+                    "out"
+                )
 
 
 class ClientState(Enum):

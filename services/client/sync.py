@@ -247,7 +247,7 @@ class SyncClient:
     def __init__(
         self,
         name: str,
-        servers: str | Sequence[ServerLike] | Resolver = (),
+        servers: ServerLike | Sequence[ServerLike] | Resolver = (),
         *,
         group: str = "",
         allow_other_groups: bool = False,

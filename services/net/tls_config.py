@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from raylay.services.errors import ConfigurationError
@@ -81,7 +82,10 @@ class TlsConfig:
         Raises:
             ConfigurationError: a value is not one of these settings.
         """
-        try:
-            return cls(**{**values, "protocols": tuple(values.get("protocols", PROTOCOLS))})
-        except TypeError as error:
-            raise ConfigurationError(f"{where}: {error}") from None
+        names = [each.name for each in fields(cls)]
+        for name in values:
+            if name not in names:
+                near = difflib.get_close_matches(str(name), names, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
+                raise ConfigurationError(f"{where} has no setting {name!r}: {hint}")
+        return cls(**{**values, "protocols": tuple(values.get("protocols", PROTOCOLS))})
