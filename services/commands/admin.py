@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +16,11 @@ from raylay.services.commands.shared.interrupts import INTERRUPTED, interruptibl
 from raylay.services.commands.shared.options import (
     FabricOption,
     HttpOption,
+    JsonOption,
     running,
     stop_signals,
 )
-from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 from raylay.services.errors import ConfigurationError, FabricError
 
 if TYPE_CHECKING:
@@ -38,12 +41,14 @@ def downgrade(
         bool, typer.Option("--force", help="Allow it even below MinSyncDestinations.")
     ] = False,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop waiting for a destination before acknowledging publishers. Lasts until `raylay upgrade`
     or a restart."""
     with controlled(fabric, http) as attached:
         attached.downgrade(instance, destination, force=force)
-    echo(f"{instance}: acks do not wait for {destination} any more")
+    line = f"{instance}: acks do not wait for {destination} any more"
+    echo_result(as_json, line, instance=instance, destination=destination, downgraded=True)
 
 
 def upgrade(
@@ -53,11 +58,13 @@ def upgrade(
     destination: Annotated[str, typer.Argument(help="A destination that was downgraded.")],
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Wait again for a destination that is configured sync before acknowledging publishers."""
     with controlled(fabric, http) as attached:
         attached.upgrade(instance, destination)
-    echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
+    line = f"{instance}: acks wait for {destination} again, if it is configured sync"
+    echo_result(as_json, line, instance=instance, destination=destination, downgraded=False)
 
 
 def reconnect(
@@ -65,10 +72,11 @@ def reconnect(
     destination: Annotated[str, typer.Argument(help="The destination of its link.")],
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Begin a link again: its process ends and another one dials. Nothing is lost; publishers wait
     meanwhile if their acks wait for the destination."""
-    _perform(instance, "reconnect", fabric, http, destination=destination)
+    _perform(instance, "reconnect", fabric, http, as_json, destination=destination)
 
 
 def compact(
@@ -76,20 +84,22 @@ def compact(
     topic: Annotated[str, typer.Argument(help="A SOW topic: its name, or type/name.")],
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the file of an instance's SOW topics again, without the space that deleted and replaced
     records left. It needs room for a second copy."""
-    _perform(instance, "compact", fabric, http, topic=topic)
+    _perform(instance, "compact", fabric, http, as_json, topic=topic)
 
 
 def diagnostics(
     instance: Annotated[str, typer.Argument(help="The instance.")],
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the state of an instance's links, queues and clients, a line each, and write it to the
     instance's log."""
-    _perform(instance, "dump", fabric, http)
+    _perform(instance, "dump", fabric, http, as_json)
 
 
 def action(
@@ -111,6 +121,7 @@ def action(
         ),
     ] = None,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Perform an administrator's action by its path, such as
     transaction_log/journals/17/archive, or one of the configuration: actions/PATH."""
@@ -119,7 +130,7 @@ def action(
     call, arguments = call_of_path(path, force=force)
     if parameters:
         arguments |= _parameters(call, path, parameters)
-    _perform(instance, call, fabric, http, **arguments)
+    _perform(instance, call, fabric, http, as_json, **arguments)
 
 
 def _parameters(call: str, path: str, given: list[str]) -> dict[str, Any]:
@@ -135,10 +146,18 @@ def _parameters(call: str, path: str, given: list[str]) -> dict[str, Any]:
 
 
 def _perform(
-    instance: str, call: str, fabric: str, http: list[str] | None, **arguments: Any
+    instance: str,
+    call: str,
+    fabric: str,
+    http: list[str] | None,
+    as_json: bool,
+    **arguments: Any,
 ) -> None:
     with controlled(fabric, http) as attached:
         result = attached.control(instance, call, **arguments)
+    if as_json:
+        echo_json({"instance": instance, "result": result})
+        return
     for line in result if isinstance(result, list) else [result]:
         text = f"{line['first_txid']}: {line['note']}" if isinstance(line, dict) else line
         echo(f"{instance}: done" if text is None else str(text))
@@ -156,11 +175,12 @@ def admit(
         ),
     ] = False,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let an instance admit clients although no peer of its group has brought it up to date."""
     with controlled(fabric, http) as attached:
         attached.admit(instance, force=force)
-    echo(f"{instance}: clients are admitted")
+    echo_result(as_json, f"{instance}: clients are admitted", instance=instance, admitted=True)
 
 
 def restart(
@@ -219,6 +239,7 @@ def relocate(
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait until it is ready; a large journal takes longer.")
     ] = RESTART_TIMEOUT_S,
+    as_json: JsonOption = False,
 ) -> None:
     """Move an instance to another node of its region: it gets a new data directory, filled from its
     group. The former data directory is retired for good. The result is shown before the instance is
@@ -228,18 +249,21 @@ def relocate(
 
     labels = parse_target(to)
     with Fabric.attach(running(fabric).name) as attached:
-        attached.relocate(instance, labels, force=force, timeout_s=timeout, moved=_show_relocation)
+        moved = partial(_show_relocation, as_json)
+        attached.relocate(instance, labels, force=force, timeout_s=timeout, moved=moved)
 
 
-def _show_relocation(done: Relocation) -> None:
+def _show_relocation(as_json: bool, done: Relocation) -> None:
     from raylay.services.fabric.relocation import relocation_lines
 
-    for line in relocation_lines(done):
+    if as_json:
+        echo_json(asdict(done), default=str)
+    for line in () if as_json else relocation_lines(done):
         echo(line)
     sys.stdout.flush()
 
 
-def watch(fabric: FabricOption = "") -> None:
+def watch(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Move instances whose host is away for longer than `relocate_after` in the settings, until
     this command is stopped. Run it once, where Ray's head can be reached. Without the setting it
     refuses to start."""
@@ -254,17 +278,18 @@ def watch(fabric: FabricOption = "") -> None:
                 f"fabric {attached.name} has no `relocate_after`: set it, or move an instance "
                 "with `raylay relocate`"
             )
-        echo(
+        line = (
             f"watching {attached.name}: an instance is moved when its host is away for "
             f"{after_ms / 1000:g} s"
         )
+        echo_result(as_json, line, watching=attached.name, relocate_after_ms=after_ms)
         while not stopping.wait(WATCH_S):
             try:
-                attached.relocate_due(_show_relocation)
+                attached.relocate_due(partial(_show_relocation, as_json))
             except FabricError as error:
                 lines = str(error).splitlines()
                 for line in lines:
                     if line not in told:
-                        echo(line)
+                        echo_result(as_json, line, problem=line)
                 told = lines
                 sys.stdout.flush()

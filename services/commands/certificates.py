@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.options import JsonOption
+from raylay.services.commands.shared.printing import echo_result
 from raylay.services.errors import ConfigurationError
 
 DAYS = 365
@@ -23,6 +24,7 @@ def certificates(
         ),
     ],
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = DAYS,
+    as_json: JsonOption = False,
 ) -> None:
     """Make certificates with a certificate authority of your own, which is created first. Run it
     again to renew them with the same authority; instances load them while they run."""
@@ -31,9 +33,13 @@ def certificates(
     wanted = [_parsed(each) for each in name]
     authority = CertificateAuthority(directory)
     if authority.is_new:
-        echo(f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself")
+        line = f"{directory}/ca.pem: the CA, for `ca_file`; keep {directory}/ca.key to yourself"
+        echo_result(as_json, line, ca_file=f"{directory}/ca.pem", private_key=f"{directory}/ca.key")
     for each, addresses in wanted:
-        echo(f"{authority.issue(each, addresses, days)}: good for {', '.join([each, *addresses])}")
+        names = [each, *addresses]
+        path = authority.issue(each, addresses, days)
+        line = f"{path}: good for {', '.join(names)}"
+        echo_result(as_json, line, certificate=str(path), names=names, days=days)
 
 
 def _parsed(given: str) -> tuple[str, list[str]]:

@@ -14,6 +14,7 @@ from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (
     downgrades_of,
+    fabric_values,
     shown,
     shown_fabric,
     store_lines,
@@ -22,6 +23,7 @@ from raylay.services.configuration.amps.support import ElementFinding, findings
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_files
 from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError
 
 config_app = typer.Typer(
     help="Check and show configuration files.", no_args_is_help=True, add_completion=False
@@ -77,10 +79,19 @@ def show(
         int,
         typer.Option(min=0, help="Messages/s of a publisher: how large must its store be?"),
     ] = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the files with defaults filled in, as YAML; the output for an AMPSConfig can be loaded
-    again."""
+    again. --json is for a fabric's file."""
     loaded = load_files(files, defines=parse_defines(define))
+    if as_json:
+        if not isinstance(loaded, FabricSettings):
+            raise ConfigurationError(
+                "--json shows a fabric's file: the elements of an AMPSConfig may repeat, which "
+                "JSON cannot say"
+            )
+        echo_json(fabric_values(loaded))
+        return
     if isinstance(loaded, FabricSettings):
         echo_text(shown_fabric(loaded).removesuffix("\n"))
         downgrades = [

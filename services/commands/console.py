@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.shared.options import FabricOption, HttpOption, running
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.options import FabricOption, HttpOption, JsonOption, running
+from raylay.services.commands.shared.printing import echo_result
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
@@ -20,6 +20,7 @@ def console(
         bool, typer.Option("--open/--no-open", help="Open the browser, where there is one.")
     ] = True,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Open a fabric's console in the browser, and print its address. Any instance serves it; it
     needs neither Ray nor the fabric's other instances."""
@@ -27,7 +28,7 @@ def console(
     from raylay.services.fabric.by_interface import console_address
 
     address = console_address(entry, http or ())
-    echo(address)
+    echo_result(as_json, address, console=address)
     if open_browser and has_browser():
         import webbrowser
 

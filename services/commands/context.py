@@ -16,7 +16,7 @@ from raylay.services.commands.shared.contexts import (
     save,
 )
 from raylay.services.commands.shared.options import JsonOption
-from raylay.services.commands.shared.printing import echo, echo_json, print_table
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result, print_table
 from raylay.services.errors import ConfigurationError
 
 context_app = typer.Typer(
@@ -63,6 +63,7 @@ def add(
     current: Annotated[
         bool, typer.Option("--use", help="Make it the current context, too.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Keep a context under a name. Paths are kept as absolute ones; no password is kept."""
     if _NAME.fullmatch(name) is None:
@@ -92,7 +93,11 @@ def add(
         contexts.current = name
     save(contexts)
     how = "" if contexts.current == name else f" --context {name}"
-    echo(f"context {name} is kept in {contexts_file()}")
+    line = f"context {name} is kept in {contexts_file()}"
+    is_current = contexts.current == name
+    echo_result(as_json, line, context=name, file=str(contexts_file()), current=is_current)
+    if as_json:
+        return
     echo(f"next: raylay {'status' if made.fabric or made.http else 'ping'}{how}")
 
 
@@ -146,6 +151,7 @@ def show(
 def use(
     name: Annotated[str, typer.Argument(help="The context; leave it out with --none.")] = "",
     none: Annotated[bool, typer.Option("--none", help="Have no current context.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a context the current one, which counts where none is named and no place is given."""
     if bool(name) == none:
@@ -155,11 +161,12 @@ def use(
         contexts.find(name)
     contexts.current = name
     save(contexts)
-    echo(f"context {name} is current" if name else "no context is current")
+    line = f"context {name} is current" if name else "no context is current"
+    echo_result(as_json, line, current=name or None)
 
 
 @context_app.command("remove")
-def remove(name: NameArgument) -> None:
+def remove(name: NameArgument, as_json: JsonOption = False) -> None:
     """Remove a context. The files that it names stay."""
     contexts = load()
     contexts.find(name)
@@ -167,7 +174,7 @@ def remove(name: NameArgument) -> None:
     if contexts.current == name:
         contexts.current = ""
     save(contexts)
-    echo(f"context {name} is removed")
+    echo_result(as_json, f"context {name} is removed", context=name, removed=True)
 
 
 def _existing(path: str) -> str:

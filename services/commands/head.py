@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from raylay.services.commands.shared.options import FabricOption, running
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.options import FabricOption, JsonOption, running
+from raylay.services.commands.shared.printing import echo_result
 from raylay.services.errors import FabricError
 
 head_app = typer.Typer(
@@ -23,7 +23,7 @@ def _head() -> None:
 
 
 @head_app.command("start")
-def start(fabric: FabricOption = "") -> None:
+def start(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Start Ray's head again on this host, on the memory that it left, and wait until it listens.
 
     `raylay up` on the head's host, or `raylay head keep`, notes how the head was started. Messages
@@ -32,11 +32,12 @@ def start(fabric: FabricOption = "") -> None:
     entry = running(fabric)
     from raylay.services.fabric.cluster.head_process import start_head
 
-    echo(start_head(entry))
+    line = start_head(entry)
+    echo_result(as_json, line, fabric=entry.name, head=entry.address, message=line)
 
 
 @head_app.command("keep")
-def keep(fabric: FabricOption = "") -> None:
+def keep(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Note how Ray's head was started, so that `raylay head start` can do it again: on the head's
     host, while the head answers."""
     entry = running(fabric)
@@ -47,4 +48,5 @@ def keep(fabric: FabricOption = "") -> None:
         why = keep_head(Path(entry.directory))
     if why:
         raise FabricError(f"Ray's head at {entry.address} cannot be started again from here: {why}")
-    echo(f"how Ray's head at {entry.address} was started is noted in {entry.directory}")
+    line = f"how Ray's head at {entry.address} was started is noted in {entry.directory}"
+    echo_result(as_json, line, fabric=entry.name, head=entry.address, directory=entry.directory)

@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.options import JsonOption
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
 from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import ConfigurationError, RaylayError
@@ -31,6 +32,7 @@ def check_instance(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=0.1, help="Seconds to wait for each instance.")
     ] = 5.0,
+    as_json: JsonOption = False,
 ) -> None:
     """Ask each instance whose data is below a directory of this host whether it admits clients.
 
@@ -42,7 +44,10 @@ def check_instance(
         config = InstanceConfig.load(path.parent)
         reason = refusal(config, timeout_s)
         waiting |= bool(reason)
-        echo(f"{config.name}: {reason or 'admits clients'}", err=bool(reason))
+        if as_json:
+            echo_json({"instance": config.name, "admits_clients": not reason, "reason": reason})
+        else:
+            echo(f"{config.name}: {reason or 'admits clients'}", err=bool(reason))
     if waiting:
         sys.exit(1)
 

@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from raylay.services.commands.shared.options import FabricOption
-from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 from raylay.services.commands.shared.row_printing import (
     Row,
     print_row,
@@ -225,12 +225,15 @@ def verify(
 
 
 @journal_app.command()
-def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
+def repair(
+    journal: JournalArgument, archive: ArchiveOption = None, as_json: JsonOption = False
+) -> None:
     """Keep the sound part of a damaged front log, and put its files aside. The instance must be
     stopped."""
     target = _place(journal, archive)
     try:
-        echo(repair_front(target.directory, archive))
+        line = repair_front(target.directory, archive)
+        echo_result(as_json, line, journal=str(target.directory), message=line)
     except StorageError as error:
         _fail(str(error))
 

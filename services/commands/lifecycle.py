@@ -22,11 +22,12 @@ from raylay.services.commands.shared.options import (
     FabricOption,
     FilesArgument,
     IgnoreOption,
+    JsonOption,
     NameOption,
     running,
     stop_signals,
 )
-from raylay.services.commands.shared.printing import echo, echo_json, echo_text
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result, echo_text
 from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.commands.status import print_status
 from raylay.services.errors import FabricError
@@ -82,6 +83,7 @@ def up(
     define: DefineOption = None,
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Start the fabric of a file, or of its instances' files, on the data that is there.
 
@@ -105,14 +107,15 @@ def up(
         options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
         options += ["--node-label", node_label] * bool(node_label)
         options += ["--drills"] * drills
-        _up_in_background(settings.name, [*map(str, files), *options], place)
+        options += ["--json"] * as_json
+        _up_in_background(settings.name, [*map(str, files), *options], place, as_json)
         return
     from raylay.services.fabric import Fabric
 
     fabric = Fabric.of(settings)
     try:
         with interruptible(f"raylay: interrupted: ending the start of {settings.name}"):
-            _start(fabric, place, address, node_label)
+            _start(fabric, place, address, node_label, as_json)
     except KeyboardInterrupt:
         echo(f"raylay: {settings.name} is not started; its data is in {place}", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -128,11 +131,11 @@ def up(
         fabric.stop()
 
 
-def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
+def _start(fabric: Fabric, place: Path, address: str, node_label: str, as_json: bool) -> None:
     from rich.console import Console
 
     unconnected = ""
-    with shown_progress(Console()) as tell:
+    with shown_progress(Console(stderr=as_json)) as tell:
         fabric.start(place, address=address or None, node_label=node_label, progress=tell)
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
@@ -141,12 +144,18 @@ def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
         except BaseException:
             fabric.stop()
             raise
-    print_status(fabric.status(), as_json=False)
+    if not as_json:
+        print_status(fabric.status(), as_json=False)
     groups = dict.fromkeys(instance.group for instance in fabric.declared.instances)
     servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
     for warning in fabric.shared_hosts():
         echo(f"raylay: warning: {warning}", err=True)
     console = next(iter(fabric.consoles()), "")
+    if as_json:
+        values = {"state": "up", "directory": str(place), "clients": servers, "console": console}
+        echo_json({"fabric": fabric.declared.name, **values, "problem": unconnected[2:]})
+        sys.stdout.flush()
+        return
     for line in up_lines(fabric.declared, str(place), servers, unconnected, console):
         echo(line)
     sys.stdout.flush()
@@ -232,7 +241,7 @@ def settings_to_apply(
     return load(runs[0])
 
 
-def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
+def _up_in_background(name: str, arguments: list[str], place: Path, as_json: bool = False) -> None:
     running = registry.find(name)
     if running is not None and running.host_pid:
         raise runs_already(name, running.directory)
@@ -257,7 +266,7 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
         holds.release()
         raise FabricError(f"{log} cannot be written: {error.strerror}") from None
     try:
-        echo_text(_await_ready(name, process, log))
+        echo_text(_await_ready(name, process, log, as_json))
     except KeyboardInterrupt:
         echo(f"raylay: interrupted: ending the start of {name}", err=True)
         _end_start(process)
@@ -275,14 +284,16 @@ def _end_start(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
+def _await_ready(
+    name: str, process: subprocess.Popen[bytes], log: Path, as_json: bool = False
+) -> str:
     """Shows the progress of a process until its fabric is up, and returns its last lines."""
     from rich.console import Console
 
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
     with shown_progress(Console(stderr=True)) as tell:
         # Not when it is registered: before its links have connected, a publish waits for them.
-        while not (found := _ready_lines(text := _read(log))):
+        while not (found := _ready_lines(text := _read(log), as_json)):
             for progress in PROGRESS.findall(text)[-1:]:
                 tell(progress)
             try:
@@ -306,20 +317,25 @@ def _read(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace")
 
 
-def _ready_lines(text: str) -> str:
+def _ready_lines(text: str, as_json: bool = False) -> str:
     """Returns the lines from the one that reports that the fabric is up to the one that names the
     next command; empty: they are not complete yet."""
-    found = re.search(rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)", text, re.MULTILINE)
+    lines = (
+        r'^\{"fabric": .*(?=\n)' if as_json else rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)"
+    )
+    found = re.search(lines, text, re.MULTILINE)
     return found[0] if found else ""
 
 
-def down(fabric: FabricOption = "") -> None:
+def down(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Stop a fabric. Its data stays."""
     begun = [each for each in starting() if fabric in ("", each.fabric)]
     runs = registry.find(fabric) if fabric else None
     if runs is None and len(begun) == 1 and (fabric or not registry.running()):
         _end_owners(begun[0].fabric, begun)
-        echo(f"{begun[0].fabric} is not started; its data is in {begun[0].directory}")
+        name, place = begun[0].fabric, begun[0].directory
+        line = f"{name} is not started; its data is in {place}"
+        echo_result(as_json, line, fabric=name, state="not started", directory=place)
         return
     entry = runs or running(fabric)
     if entry.host_pid:
@@ -334,7 +350,8 @@ def down(fabric: FabricOption = "") -> None:
         attached = Fabric.attach(entry.name)
         entry.directory = str(attached.directory)
         attached.stop()
-    echo(f"{entry.name} is down; its data is in {entry.directory}")
+    line = f"{entry.name} is down; its data is in {entry.directory}"
+    echo_result(as_json, line, fabric=entry.name, state="down", directory=entry.directory)
 
 
 def _ask_for_the_end(entry: registry.RegistryEntry) -> None:

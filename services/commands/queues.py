@@ -13,9 +13,10 @@ from raylay.services.commands.shared.options import (
     FabricOption,
     GroupOption,
     HttpOption,
+    JsonOption,
     ServerOption,
 )
-from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
@@ -70,9 +71,10 @@ def acknowledge(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Acknowledge messages: no consumer gets them any more. Give bookmarks, or --filter."""
-    _say(queue, bookmarks, content, message_type, "ack", (fabric, group, server))
+    _say(queue, bookmarks, content, message_type, "ack", (fabric, group, server), as_json)
 
 
 @queue_app.command("expire")
@@ -84,9 +86,10 @@ def expire(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove messages that no consumer can process. Give bookmarks, or --filter."""
-    _say(queue, bookmarks, content, message_type, "expire", (fabric, group, server))
+    _say(queue, bookmarks, content, message_type, "expire", (fabric, group, server), as_json)
 
 
 @queue_app.command("cancel")
@@ -97,10 +100,11 @@ def cancel(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give back messages that consumers hold and that pass --filter, so that other consumers get
     them."""
-    _say(queue, None, content, message_type, "cancel", (fabric, group, server))
+    _say(queue, None, content, message_type, "cancel", (fabric, group, server), as_json)
 
 
 @queue_app.command("proxied")
@@ -110,12 +114,14 @@ def proxied(
     fabric: FabricOption = "",
     off: Annotated[bool, typer.Option("--off", help="Turn the takeover off again.")] = False,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let one instance take over messages of instances that it cannot reach, until --off; this
     lasts over restarts. An instance that is only cut off may deliver them too, so let no consumers
     use it."""
     with controlled(fabric, http) as attached:
-        echo(attached.proxied(instance, queue, on=not off))
+        line = attached.proxied(instance, queue, on=not off)
+    echo_result(as_json, line, instance=instance, queue=queue, proxied=not off, message=line)
 
 
 def _say(
@@ -125,6 +131,7 @@ def _say(
     message_type: str,
     how: str,
     where: tuple[str, str, list[str] | None],
+    as_json: bool,
 ) -> None:
     if bool(bookmarks) == bool(content):
         ways = "--filter" if how == "cancel" else "either bookmarks or --filter"
@@ -134,11 +141,13 @@ def _say(
         if bookmarks:
             client.acknowledge(queue, bookmarks, message_type=message_type, how=how)
             await client.flush()
-            echo(f"{len(bookmarks):,} said of {queue}: it is durable")
+            line = f"{len(bookmarks):,} said of {queue}: it is durable"
+            echo_result(as_json, line, queue=queue, command=how, messages=len(bookmarks))
             return
         count = await client.acknowledge_matching(
             queue, content, message_type=message_type, how=how
         )
-        echo(f"{count:,} messages of {queue}")
+        line = f"{count:,} messages of {queue}"
+        echo_result(as_json, line, queue=queue, command=how, messages=count)
 
     with_client(*where, "raylay-queue", say)

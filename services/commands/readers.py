@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raylay.services.commands.messages import with_client
-from raylay.services.commands.shared.options import FabricOption, GroupOption, ServerOption
-from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.options import (
+    FabricOption,
+    GroupOption,
+    JsonOption,
+    ServerOption,
+)
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
@@ -51,11 +56,13 @@ def drop(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let one instance forget a named reader: retention then removes what only it needed."""
 
     async def ask(client: Client) -> None:
         await client.readers.drop(name)
-        echo(f"{client.instance} keeps nothing for reader {name}")
+        line = f"{client.instance} keeps nothing for reader {name}"
+        echo_result(as_json, line, instance=client.instance, reader=name, dropped=True)
 
     with_client(fabric, group, server, "raylay-reader", ask)

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from raylay.services.commands.shared.controlled import controlled
-from raylay.services.commands.shared.options import FabricOption, HttpOption
-from raylay.services.commands.shared.printing import echo
+from raylay.services.commands.shared.options import FabricOption, HttpOption, JsonOption
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 from raylay.services.errors import ConfigurationError
 from raylay.storage.files import PRIVATE_FILE_MODE
 
@@ -27,6 +27,7 @@ def password(
     user: Annotated[str, typer.Argument(help="The user.")],
     file: Annotated[Path, typer.Option("--file", help="The file of the module `passwords`.")],
     remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Set the password of a user in a file of Argon2 hashes. The command asks for it, or reads it
     from the input if that is no terminal. Instances read the file at the next logon."""
@@ -55,7 +56,8 @@ def password(
     mode = file.stat().st_mode & 0o777 if file.exists() else PRIVATE_FILE_MODE
     write_private_text(file, "".join(f"{line}\n" for line in lines), mode)
     done = "is taken out" if remove else "has a new password" if user in known else "is added"
-    echo(f"{user} {done}")
+    change = "removed" if remove else "changed" if user in known else "added"
+    echo_result(as_json, f"{user} {done}", user=user, file=str(file), change=change)
 
 
 def _asked() -> str:
@@ -75,6 +77,7 @@ def show(
     topic: Annotated[
         list[str] | None, typer.Argument(help="Topics, or paths of control calls.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what a permissions file allows a user to do, on topics and with control calls."""
     from raylay.services.plugins.entitlement import entitlement
@@ -92,6 +95,33 @@ def show(
         kept += [f"the fields {grant.select}"] if grant.select else []
         return ", ".join(kept) or "everything"
 
+    if as_json:
+        topics = [name for name in topic or () if not name.startswith(ROOT)]
+        calls = [name for name in topic or () if name.startswith(ROOT)]
+        echo_json(
+            {
+                "user": user,
+                "logon": found.logon,
+                "replication_logon": found.replication_logon,
+                "controls": {name: found.controls(name) for name in calls},
+                "topics": {
+                    name: {
+                        how: {
+                            "allowed": grant.allowed,
+                            "filter": grant.filter,
+                            "select": grant.select,
+                        }
+                        for how, grant in (
+                            ("read", found.read(name.encode())),
+                            ("write", found.write(name.encode())),
+                        )
+                    }
+                    for name in topics
+                },
+            },
+            default=str,
+        )
+        return
     echo(f"log on: {'yes' if found.logon else 'no'}")
     echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
     for name in topic or ():
@@ -113,6 +143,7 @@ def reset(
         bool, typer.Option("--authentication", help="Ask again who they are, too.")
     ] = False,
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make an instance ask its modules again what its users may do: their clients are disconnected,
     and connect again at once."""
@@ -121,4 +152,5 @@ def reset(
             count = int(attached.control(instance, "reset_authentication", of_user=of_user))
         else:
             count = attached.reset_entitlement(instance, of_user)
-    echo(f"{instance}: {count} sessions log on again")
+    line = f"{instance}: {count} sessions log on again"
+    echo_result(as_json, line, instance=instance, sessions=count)

@@ -12,7 +12,7 @@ from raylay.services.commands.shared.options import (
     HttpOption,
     JsonOption,
 )
-from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.printing import echo, echo_json, echo_result
 
 transport_app = typer.Typer(
     add_completion=False,
@@ -52,9 +52,10 @@ def enable(
     transport: TransportArgument,
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Open a transport, until it is disabled or the instance restarts."""
-    _switch(instance, transport, fabric, http, on=True)
+    _switch(instance, transport, fabric, http, as_json, on=True)
 
 
 @transport_app.command("disable")
@@ -63,17 +64,19 @@ def disable(
     transport: TransportArgument,
     fabric: FabricOption = "",
     http: HttpOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Close a transport, until it is enabled or the instance restarts. Its connections end, and
     their clients go to another transport or instance."""
-    _switch(instance, transport, fabric, http, on=False)
+    _switch(instance, transport, fabric, http, as_json, on=False)
 
 
 def _switch(
-    instance: str, transport: str, fabric: str, http: list[str] | None, *, on: bool
+    instance: str, transport: str, fabric: str, http: list[str] | None, as_json: bool, *, on: bool
 ) -> None:
     with controlled(fabric, http) as attached:
-        echo(attached.switch_transport(instance, transport, on=on))
+        line = attached.switch_transport(instance, transport, on=on)
+    echo_result(as_json, line, instance=instance, transport=transport, enabled=on, message=line)
 
 
 def _of(instance: dict[str, Any]) -> list[dict[str, Any]]:

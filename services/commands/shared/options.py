@@ -85,7 +85,7 @@ IgnoreOption = Annotated[
         "--ignore-unsupported", help=("Leave out settings that Raylay does not support yet.")
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 
 
 def running(name: str) -> registry.RegistryEntry:

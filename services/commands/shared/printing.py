@@ -43,6 +43,14 @@ def echo_json(
     typer.echo(json_line(value, default=default, ascii_only=ascii_only))
 
 
+def echo_result(as_json: bool, line: str, **values: Any) -> None:
+    """Prints what a command did: its values as one JSON object, or a line for people."""
+    if as_json:
+        echo_json(values)
+    else:
+        echo(line)
+
+
 def table_of(
     title: str,
     columns: Sequence[str],

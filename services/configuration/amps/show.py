@@ -68,8 +68,13 @@ def _kept_as_they_are(value: Any) -> Any:
 
 def shown_fabric(settings: FabricSettings) -> str:
     """Returns a fabric's settings as YAML, including links and defaults, without secrets."""
-    values = without_secrets(json.loads(settings.model_dump_json(by_alias=True)))
-    return _dumped(values)
+    return _dumped(fabric_values(settings))
+
+
+def fabric_values(settings: FabricSettings) -> Any:
+    """Returns a fabric's settings as values for JSON, including links and defaults, without
+    secrets."""
+    return without_secrets(json.loads(settings.model_dump_json(by_alias=True)))
 
 
 def _dumped(values: Any) -> str:
