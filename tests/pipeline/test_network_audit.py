@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.instance_processes import Client
+from support.instance_processes import Client, Servers, pair
+from support.instance_processes import servers as servers
 from support.pipeline_cases import RunningInstance, message_run, write_log
 
 from raylay import Fabric
@@ -133,6 +134,31 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFabric]
     made.start()
     yield made
     made.stop()
+
+
+def test_a_fabric_without_faults(local: Any, servers: Servers, tmp_path: Path) -> None:
+    """Two connected instances, which messages, a delete and a delta reach from either side."""
+    settings = Fabric("two", sow_topics=[SOW]).region("group", ["A", "B"]).settings()
+    sow = settings.sow_of(settings.instances[0])
+    two = pair(servers, tmp_path, sow=sow)
+    for each in two:
+        with SyncClient(f"desk-{each.address}", servers=[each.address]) as client:
+            for number in range(500):
+                client.publish("orders", b'{"n": %d}' % number)
+                client.publish("board", b'{"id": %d}' % (number % 7))
+            client.delta_publish("board", b'{"id": 3, "x": 1}')
+            client.sow_delete("board", filter="/id = 4")
+            client.flush()
+    ports = [InstancePorts(int(each.address.rpartition(":")[2]), 1) for each in two]
+    directory = tmp_path / "two"
+    directory.mkdir()
+    known = dict(zip("AB", ports, strict=True))
+    FabricRecord("two", str(directory), settings.to_json(), known).save()
+    found = audit_network_source(local, str(directory))
+    assert found.valid and not found.missing and not found.not_expected, found.to_json()
+    assert found.published == 2 * 1001 and found.messages == 2 * found.published
+    (board,) = found.sow
+    assert board["records"] == {"A": 6, "B": 6} and not board["differing"]
 
 
 def test_every_fault_is_found(local: Any, running: RunningFabric, tmp_path: Path) -> None:
