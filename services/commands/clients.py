@@ -138,7 +138,7 @@ def consumers(
 
     \b
     leases   messages that it holds and has not acknowledged
-    backlog  of these, how many it takes at most
+    backlog  of these, how many it asked for at most; the queue may allow fewer
     oldest   time since the oldest of its leases began, where leases end
 
     Below the table stands how much waits at each instance that has the queue.
@@ -184,10 +184,11 @@ def consumers(
     else:
         echo(f"nobody consumes queue {queue} of fabric {found['fabric']}")
     for name, told in counts:
-        parts = [f"{told.get('available_here') or 0:,} messages wait"]
-        parts.append(f"{told.get('leases') or 0:,} are leased")
+        waiting, leased = told.get("available_here") or 0, told.get("leases") or 0
+        parts = [f"{waiting:,} message{' waits' if waiting == 1 else 's wait'}"]
+        parts.append(f"{leased:,} {'is' if leased == 1 else 'are'} leased")
         oldest_us = told.get("age_of_oldest_lease_us")
-        if told.get("leases") and oldest_us:
+        if leased and oldest_us:
             parts.append(f"the oldest for {age_text(oldest_us / 1e6)}")
         echo(f"{name}: {', '.join(parts)}")
 
