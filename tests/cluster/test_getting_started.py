@@ -87,8 +87,9 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """In a checkout whose environment is there: it takes minutes to fetch."""
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "deploy").mkdir()
+    for name in ("Makefile", "pyproject.toml", "deploy/type_links.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
     made = tmp_path / ".venv"
     made.mkdir()
     for each in ENVIRONMENT.iterdir():

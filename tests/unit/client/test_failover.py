@@ -40,6 +40,23 @@ def test_the_one_last_used_comes_last() -> None:
     assert made.candidates() == ["C:1", "A:1", "B:1"]
 
 
+def test_the_other_servers_have_all_their_addresses_and_are_no_matter_of_safety() -> None:
+    made = ServerChooser([Server("a:1", "A", "G"), Server("x:1"), Server("b:1", "B", "G")])
+    assert made.other_servers() == [("a:1",), ("x:1",), ("b:1",)]
+    made.found("a:1", "A", "G")
+    made.use("a:1", "A")
+    told = [
+        PeerStatus("B", "G", ("b:1", "b:2"), False),
+        PeerStatus("C", "G", ("c:1",), True),
+        PeerStatus("Z", "of another group", ("z:1",), True),
+    ]
+    made.heard("A", told)
+    assert made.other_servers() == [("x:1",), ("b:1", "b:2"), ("c:1",)]
+    # Another address of the instance in use is no other server.
+    made.told_where([PeerStatus("A", "G", ("a:2",), True)])
+    assert ("a:2",) not in made.other_servers()
+
+
 @pytest.mark.parametrize(
     ("story", "current", "allowed"),
     [
