@@ -61,7 +61,7 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
 def test_a_planted_mistake_is_caught(name: str) -> None:
     """Within a bounded number of seeds, by a law that is to see it, not by a stumble."""
     seen: set[str] = set()
-    first = mistakes.RARE.get(name, FIRST_SEED)
+    first = mistakes.FIRST_SEEDS.get(name, FIRST_SEED)
     fitting = (seed for seed in count(first) if may_show(name, plans.draw(seed), seed))
     for seed in islice(fitting, SEEDS_MAX):
         result = run.run_seed(seed, mistakes.MISTAKES[name])
