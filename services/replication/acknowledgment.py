@@ -125,6 +125,7 @@ class DestinationLedger:
         "downgrade_refused",
         "downgraded_at_us",
         "downgraded_by_hand",
+        "first_connected_us",
         "further_on",
         "incarnation",
         "persisted",
@@ -179,6 +180,8 @@ class DestinationLedger:
         """Messages that the server held when the link connected; kept only until this instance
         admits clients."""
         self.connected = False
+        self.first_connected_us: int | None = None
+        """Time of the link's first connection in this life; None: there was none yet."""
         self.caught_up = False
         self.proved = False
         self.prove_txid = 0

@@ -14,6 +14,11 @@ from raylay.services.messages.units import AtLeast, Milliseconds
 from raylay.services.replication.timetable import Occasion, Occasions, Timetable
 
 CHECK_INTERVAL_MS_MIN = 10
+FIRST_CONNECT_US_MAX = 5_000_000
+"""Most time, in microseconds, for which the age of a destination waits for its link's first
+connection of this life: links are processes, and instances that start together take seconds."""
+FIRST_CONNECT_AGES_MAX = 10
+"""The same, as a multiple of the age above which the destination is downgraded."""
 Ages = tuple[int | None, int | None]
 """The ages of a check, in milliseconds: destinations are downgraded above the first, and upgraded
 below the second; None: no destination is."""
@@ -116,6 +121,22 @@ class DowngradePolicy:
         if self.upgrade_age_ms is not None:
             return self.upgrade_age_ms or None
         return None if self.age_ms is None else self.age_ms // 2
+
+
+def age_counts_from(oldest_us: int, began_us: int, connected_us: int | None, age_ms: int) -> int:
+    """Returns the time from which the age of a destination counts, by the clock of the arguments:
+    the later of its oldest unanswered message and its link's first connection in this life of the
+    instance. A destination that does not come is waited for only for a limited time.
+
+    Args:
+        oldest_us: time of the oldest message that the destination has not answered.
+        began_us: time at which the life began.
+        connected_us: time of the first connection; None: there was none yet.
+        age_ms: age above which the destination is downgraded.
+    """
+    limit_us = began_us + min(FIRST_CONNECT_US_MAX, FIRST_CONNECT_AGES_MAX * age_ms * 1000)
+    first_us = limit_us if connected_us is None else min(connected_us, limit_us)
+    return max(oldest_us, first_us)
 
 
 class DowngradeSchedule:

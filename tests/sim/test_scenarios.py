@@ -965,6 +965,34 @@ def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> 
     assert safe[0] > journaled_at_us(history, "b", client, 20)
 
 
+@pytest.mark.covers("The replication chapters", "by schedule and age")
+@pytest.mark.parametrize("comes", [True, False])
+def test_the_age_of_a_destination_counts_from_its_first_connection(comes: bool) -> None:
+    """Instances that start together wait for one another's links, and not for good."""
+    policy = DowngradePolicy(500, by_evidence=False)
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)), policy=policy)
+    play.world.crash("b")
+    client = play.client("p", "a")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(3_000)
+    assert client.store.messages == 1, "six times the age"
+    if comes:
+        play.world.restart("b")
+        play.until(4_000)
+    else:
+        play.until(5_400)
+        assert client.store.messages == 1
+        play.until(6_000)
+    assert client.store.messages == 0
+    if not comes:
+        play.world.restart("b")
+        play.until(7_500)
+    history = play.end()
+    modes = [op.sync for op in history.operations if isinstance(op, LinkModeSet)]
+    assert modes == ([] if comes else [False, True])
+
+
 def evidence(least: int = 0, grace_ms: int = 0) -> tuple[Play, SimClient]:
     """`a` and `b` replicate to one another; an age alone would never act in time."""
     policy = DowngradePolicy(60_000, None, least, grace_period_ms=grace_ms)

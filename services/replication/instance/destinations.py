@@ -21,7 +21,12 @@ from raylay.services.replication.acknowledgment import (
     Route,
     route_of,
 )
-from raylay.services.replication.downgrade import Ages, DowngradePolicy, DowngradeSchedule
+from raylay.services.replication.downgrade import (
+    Ages,
+    DowngradePolicy,
+    DowngradeSchedule,
+    age_counts_from,
+)
 from raylay.services.replication.effects import (
     NotifyLink,
     Ranges,
@@ -58,6 +63,7 @@ class Destinations:
 
     __slots__ = (
         "_admission",
+        "_began_us",
         "_book",
         "_contents",
         "_counters",
@@ -92,6 +98,8 @@ class Destinations:
         self._counters = counters
         self._admission = admission
         self._schedule = DowngradeSchedule(policy)
+        self._began_us: int | None = None
+        """Time of the first tick in this life; None: there was none yet."""
         self._removable_before = 0
         """Transaction id below which the journal was last told that it may remove entries; 0 at the
         start, since no bound of an earlier life holds."""
@@ -297,6 +305,8 @@ class Destinations:
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        if ledger.first_connected_us is None:
+            ledger.first_connected_us = now_us
         ledger.came_late = PublisherRanges()
         self.release()
         ledger.at_connect = None if self._admission.ready else plan.held.copy()
@@ -540,14 +550,17 @@ class Destinations:
         """Downgrades and upgrades destinations by age, when a check is due. Returns whether any was
         downgraded.
 
-        The criterion is the age of the oldest message that the destination has not answered. Where
-        the destination stored everything without persisting it, the fault lies behind it: the
+        The criterion is the age of the oldest message that the destination has not answered,
+        counted from its link's first connection in this life (`age_counts_from`). Where the
+        destination stored everything without persisting it, the fault lies behind it: the
         instance nearest to the fault acts first, so this one waits one more check.
 
         Args:
             ages_ms: the two ages of a check besides the schedule; None: those of the schedule.
         """
         self.release()
+        if self._began_us is None:
+            self._began_us = now_us
         before = self._counters.downgrades
         wall_us = now_us + self._intake.wall_offset_us
         downgrade_age_ms, upgrade_age_ms = ages_ms or self._schedule.due(now_us, wall_us)
@@ -562,7 +575,13 @@ class Destinations:
             if ledger.sync:
                 if downgrade_age_ms is None:
                     continue
-                if oldest is None or age_ms <= downgrade_age_ms:
+                if oldest is not None:
+                    first_us = ledger.first_connected_us
+                    since_us = age_counts_from(
+                        oldest[0], self._began_us, first_us, downgrade_age_ms
+                    )
+                    counted_ms = max(0, now_us - since_us) // 1000
+                if oldest is None or counted_ms <= downgrade_age_ms:
                     ledger.further_on = False
                     if ledger.connected:
                         # Evidence may come again and again while it is not.

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
+from raylay.services.replication.downgrade import (
+    FIRST_CONNECT_US_MAX,
+    DowngradePolicy,
+    DowngradeSchedule,
+    age_counts_from,
+)
 
 pytestmark = pytest.mark.covers("Replication", "schedule of downgrade and upgrade")
 
@@ -117,3 +122,24 @@ def test_evidence_counts_where_an_age_does(policy: DowngradePolicy, at_ms: int, 
     schedule = DowngradeSchedule(policy)
     schedule.due(0)
     assert schedule.acts_by_evidence(at_ms * MS) is acts
+
+
+@pytest.mark.parametrize(
+    ("oldest_ms", "connected_ms", "age_ms", "from_ms"),
+    [
+        (7_000, 6_000, 900, 7_000),  # it came before the message
+        (6_000, 7_000, 900, 7_000),  # the message came before it
+        (6_000, None, 100, 6_000),  # it does not come: ten times a short age behind the start
+        (5_500, None, 100, 6_000),
+        (6_000, None, 60_000, 10_000),  # and five seconds at most
+        (6_000, 14_000, 60_000, 10_000),  # it came later than that
+    ],
+)
+def test_from_when_an_age_counts(
+    oldest_ms: int, connected_ms: int | None, age_ms: int, from_ms: int
+) -> None:
+    began_us = 5_000 * MS
+    assert FIRST_CONNECT_US_MAX == 5_000 * MS
+    connected_us = None if connected_ms is None else connected_ms * MS
+    found = age_counts_from(oldest_ms * MS, began_us, connected_us, age_ms)
+    assert found == from_ms * MS

@@ -14,7 +14,7 @@ from raylay.services.replication.acknowledgment import (
     RootedRanges,
     Route,
 )
-from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.downgrade import FIRST_CONNECT_US_MAX, DowngradePolicy
 from raylay.services.replication.effects import Effect, NotifyLink, RemovalBound, SetLinkMode
 from raylay.services.replication.instance.admission import InstanceAdmission
 from raylay.services.replication.instance.destinations import Destinations
@@ -35,7 +35,7 @@ OWN, OTHER, B, P = 0xA, 0xC, 0xB, 7
 class Bench:
     """One sync destination `b`, its link connected, with messages that clients published here."""
 
-    def __init__(self, policy: DowngradePolicy | None = None) -> None:
+    def __init__(self, policy: DowngradePolicy | None = None, *, connects: bool = True) -> None:
         known = PublisherRanges()
         self.book, self.out, counters = PendingReplies(), EffectList(), Counters()
         destination = DestinationRoute("b", "g", True, pass_through=".*", addresses=("b",))
@@ -57,11 +57,12 @@ class Bench:
             admission,
             policy or DowngradePolicy(),
         )
-        self.connect()
+        if connects:
+            self.connect()
 
-    def connect(self) -> None:
+    def connect(self, now_us: int = 0) -> None:
         plan = ResyncPlan(PublisherRanges(), RootedRanges())
-        self.links.connected("b", B, plan, 0, "b")
+        self.links.connected("b", B, plan, now_us, "b")
         self.links.progressed("b", 0, {}, True, 0, 0)
         self.out.take()
 
@@ -122,6 +123,34 @@ def test_older_than_the_age_is_downgraded_and_not_as_old() -> None:
     bench = Bench(DowngradePolicy(age_ms=10))
     bench.commit(1, 1, 1)
     assert not bench.links.tick(10_999) and bench.ledger.sync
+    assert bench.links.tick(11_000) and not bench.ledger.sync
+
+
+def test_an_age_counts_from_the_first_connection_of_a_life() -> None:
+    """Instances that start together: the link's process takes longer than the age."""
+    bench = Bench(DowngradePolicy(age_ms=500), connects=False)
+    bench.links.tick(0)
+    bench.commit(1, 1, 1)
+    assert not bench.links.tick(3_000_000) and bench.ledger.sync
+    bench.connect(3_100_000)
+    assert not bench.links.tick(3_600_999) and bench.ledger.sync
+    assert bench.links.tick(3_601_000) and not bench.ledger.sync
+
+
+def test_a_destination_that_never_comes_is_waited_for_a_limited_time() -> None:
+    bench = Bench(DowngradePolicy(age_ms=500), connects=False)
+    bench.links.tick(0)
+    bench.commit(1, 1, 1)
+    assert not bench.links.tick(FIRST_CONNECT_US_MAX + 500_999) and bench.ledger.sync
+    assert bench.links.tick(FIRST_CONNECT_US_MAX + 501_000) and not bench.ledger.sync
+
+
+def test_a_later_connection_of_a_life_does_not_make_messages_younger() -> None:
+    bench = Bench(DowngradePolicy(age_ms=10))
+    bench.links.tick(0)
+    bench.commit(1, 1, 1)
+    bench.links.disconnected("b", "lost")
+    bench.connect(9_000)
     assert bench.links.tick(11_000) and not bench.ledger.sync
 
 
