@@ -269,7 +269,8 @@ class ServerChooser:
         servers: dict[str, list[str]] = {}
         for address in self._all_addresses():
             instance = self._instance_at.get(address, "")
-            if instance != self.current and address != self.current_address:
+            is_current = instance == self.current if instance else address == self.current_address
+            if not is_current:
                 servers.setdefault(instance or address, []).append(address)
         return [tuple(addresses) for addresses in servers.values()]
 
