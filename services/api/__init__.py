@@ -125,6 +125,10 @@ if TYPE_CHECKING:
     from raylay.services.fabric.cluster.ray_access import (
         HeadSilent,
     )
+    from raylay.services.fabric.maintenance import (
+        FabricMaintenance,
+        InstanceStop,
+    )
     from raylay.services.fabric.plan import (
         FabricChanges,
     )
@@ -173,6 +177,8 @@ __all__ = [
     "TypeDefinition",
     "DowngradePolicy",
     "FabricChanges",
+    "FabricMaintenance",
+    "InstanceStop",
     "Relocation",
     "Progress",
     "OrphanedDirectory",
@@ -277,6 +283,7 @@ _MODULES = {
     "config.journal": ("JournalConfig",),
     "messages.types.definitions": ("TypeDefinition",),
     "replication.downgrade": ("DowngradePolicy",),
+    "fabric.maintenance": ("FabricMaintenance", "InstanceStop"),
     "fabric.plan": ("FabricChanges",),
     "fabric.relocation": ("Relocation",),
     "fabric.rollout": ("Progress",),
