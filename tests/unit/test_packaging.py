@@ -282,3 +282,18 @@ def test_make_sim_passes_its_seeds() -> None:
     assert command("SEEDS=20") == "--seeds 20"
     assert command("SEED=5") == "--seeds 1 --seed 5"
     assert command("SEED=5", "SEEDS=3") == "--seeds 3 --seed 5"
+
+
+@pytest.mark.parametrize("target", ["setup", "demo", "test"])
+def test_without_a_python_make_says_first_what_installs_one(tmp_path: Path, target: str) -> None:
+    for name in ("Makefile", "pyproject.toml", "deploy/type_links.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "PYTHON=", target], cwd=tmp_path, env=outside, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    first, *rest = done.stderr.splitlines()
+    assert "Python 3.11 or newer" in first and "sudo apt-get install python3" in first
+    assert len(rest) == 1, "the line in which make says that it stops"

@@ -253,7 +253,9 @@ def _unknown(tag: str, parent: str, model: type[Stanza]) -> str:
     known = [alias for alias in slots(model)]
     elsewhere = places().get(tag)
     if elsewhere:
-        return f"{tag} is misplaced in {parent}: it belongs in {' or '.join(elsewhere)}"
+        *most, last = elsewhere
+        places_of = f"{', '.join(most)} or {last}" if most else last
+        return f"{tag} is misplaced in {parent}: it belongs in {places_of}"
     hint = did_you_mean(tag, known)
     return f"{tag} is unknown in {parent}: {hint or 'expected ' + (', '.join(known) or 'nothing')}"
 

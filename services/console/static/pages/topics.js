@@ -2,8 +2,8 @@
 import { html, useMemo } from '../core/html.js';
 import { Action, actionPath } from '../core/action.js';
 import { isTrue, leaf, num, step, useFabricAmps } from '../core/amps.js';
-import { fabric } from '../core/fabric.js';
-import { bytes, count, exact, rate, time, UNKNOWN } from '../core/format.js';
+import { fabric, nowUs } from '../core/fabric.js';
+import { ago, bytes, count, exact, rate, time, UNKNOWN } from '../core/format.js';
 import { Number } from '../core/history_link.js';
 import { Facts, HistoryPanel, PageHead, Segments, SilentNotice } from '../core/parts.js';
 import { href, route } from '../core/route.js';
@@ -31,6 +31,12 @@ export default function Page({ names }) {
     : html`<${TopicsPage} />`;
 }
 
+// A column of times: how long ago, and the time itself for the pointer.
+const when = (key, title, field) => ({
+  key, title, numeric: true, minor: true, value: (row) => row[field], text: (row) => time(row[field], 'utc', { seconds: true }),
+  cell: (row) => html`<span title=${time(row[field], 'utc', { seconds: true })}>${row[field] ? ago(row[field], nowUs.value) : UNKNOWN}</span>`,
+});
+
 function TopicsPage() {
   const known = fabric.value;
   if (!known) return html`<${PageHead} title="Topics" /><${Loading} text="asking for the fabric" />`;
@@ -42,8 +48,8 @@ function TopicsPage() {
     { key: 'type', title: 'Type', value: (row) => row.message_type, text: (row) => row.message_type || UNKNOWN },
     { key: 'messages', title: 'Messages', numeric: true, value: (row) => row.messages, text: (row) => exact(row.messages) },
     { key: 'bytes', title: 'Size', numeric: true, value: (row) => row.bytes, text: (row) => bytes(row.bytes) },
-    { key: 'oldest', title: 'Oldest', value: (row) => row.oldest_us, text: (row) => time(row.oldest_us, 'utc', { seconds: true }) },
-    { key: 'newest', title: 'Newest', value: (row) => row.newest_us, text: (row) => time(row.newest_us, 'utc', { seconds: true }) },
+    when('oldest', 'Oldest', 'oldest_us'),
+    when('newest', 'Newest', 'newest_us'),
     { key: 'in', title: 'In', numeric: true, value: (row) => row.in_per_sec, text: (row) => rate(row.in_per_sec),
       cell: (row) => html`<${Number} lines=${rateLines(row)} label=${`messages of ${row.name}`}>${rate(row.in_per_sec)}</${Number}>` },
     { key: 'publishers', title: 'Publishers', numeric: true, value: (row) => row.publishers },
