@@ -29,7 +29,7 @@ from raylay.services.server.data.restore import (
 )
 from raylay.storage.files import write_durably
 
-NICENESS = 19
+NICENESS = 10
 """What a backup adds to its niceness: instances on the host go first."""
 
 
