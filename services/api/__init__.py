@@ -125,10 +125,6 @@ if TYPE_CHECKING:
     from raylay.services.fabric.cluster.ray_access import (
         HeadSilent,
     )
-    from raylay.services.fabric.maintenance import (
-        FabricMaintenance,
-        InstanceStop,
-    )
     from raylay.services.fabric.plan import (
         FabricChanges,
     )
@@ -177,8 +173,6 @@ __all__ = [
     "TypeDefinition",
     "DowngradePolicy",
     "FabricChanges",
-    "FabricMaintenance",
-    "InstanceStop",
     "Relocation",
     "Progress",
     "OrphanedDirectory",
@@ -283,7 +277,6 @@ _MODULES = {
     "config.journal": ("JournalConfig",),
     "messages.types.definitions": ("TypeDefinition",),
     "replication.downgrade": ("DowngradePolicy",),
-    "fabric.maintenance": ("FabricMaintenance", "InstanceStop"),
     "fabric.plan": ("FabricChanges",),
     "fabric.relocation": ("Relocation",),
     "fabric.rollout": ("Progress",),
