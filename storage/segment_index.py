@@ -19,11 +19,12 @@ A meta entry is a key (text, and for a publisher its id, 8 bytes big-endian) and
     sum+p     the SequenceSet of the publisher's records in this segment
     idx+p     per extent that holds the publisher u64 extent number, u64 lowest, u64 highest
     earliest  u64 earliest receive time: the first one's, but where the clock was set back
-    topics    the totals of topics (services/messages/topic_totals.py): u64 messages, u64 bytes, u64
+    totals    the totals of topics (services/messages/topic_totals.py): u64 messages, u64 bytes, u64
               receive time of the oldest and u64 of the newest message, first of all beyond 10,000
               topics and of runs that do not say their own (a reader must look where these have
               bytes), then per topic and message type u16 topic length, u8 type length, topic,
-              type, and its totals, ascending
+              type, and its totals, ascending. Without this entry a seal counts for nothing: the
+              index is built from the run headers, as that of a live segment
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ HEADER_KEY = b"header"
 SEAL_KEY = b"seal"
 EXTENTS_KEY = b"extents"
 EARLIEST_KEY = b"earliest"
-TOPICS_KEY = b"topics"
+TOTALS_KEY = b"totals"
 HELD_PREFIX = b"held"
 SUMMARY_PREFIX = b"sum"
 INDEX_PREFIX = b"idx"
@@ -376,7 +377,7 @@ class SegmentIndex:
             ),
             EXTENTS_KEY: struct.pack(f"<{len(flat)}Q", *flat),
             EARLIEST_KEY: _U64.pack(self.earliest_time_us),
-            TOPICS_KEY: self.totals.to_bytes(),
+            TOTALS_KEY: self.totals.to_bytes(),
         }
         for publisher, held in self.summary.sets.items():
             entries[SUMMARY_PREFIX + _PUBLISHER.pack(publisher)] = held.to_bytes()
@@ -389,12 +390,12 @@ class SegmentIndex:
     @classmethod
     def from_entries(cls, entries: Mapping[bytes, bytes], path: str) -> SegmentIndex | None:
         """Returns the index of a sealed segment; None when the entries are those of a segment that
-        is not sealed.
+        is not sealed, or whose seal has no totals of topics.
 
         Raises:
             CorruptRecord: an entry is damaged.
         """
-        if SEAL_KEY not in entries:
+        if SEAL_KEY not in entries or TOTALS_KEY not in entries:
             return None
         made = cls()
         try:
@@ -411,7 +412,7 @@ class SegmentIndex:
             made.extent_times_us = list(flat[1::2])
             earliest = checked(entries[EARLIEST_KEY], EARLIEST_KEY, path)
             (made.earliest_time_us,) = _U64.unpack(earliest)
-            made.totals = TopicTotals.from_bytes(checked(entries[TOPICS_KEY], TOPICS_KEY, path))
+            made.totals = TopicTotals.from_bytes(checked(entries[TOTALS_KEY], TOTALS_KEY, path))
             made.messages = made.totals.messages
             for key, value in entries.items():
                 if key.startswith(INDEX_PREFIX):

@@ -34,7 +34,7 @@ from raylay.storage.files import PRIVATE_FILE_MODE, allocate_lock_table, shared_
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.lmdb_structure import check_structure
 from raylay.storage.segment_index import (
-    TOPICS_KEY,
+    TOTALS_KEY,
     RunHeader,
     SegmentIndex,
     check_header,
@@ -319,20 +319,23 @@ class OpenSegment:
         raise NotImplementedError
 
     def topic_totals(self) -> TopicTotals:
-        """Returns the totals of the topics, of the seal of a sealed segment.
+        """Returns the totals of the topics, of the seal or, where that has none, of the index.
 
         Raises:
             CorruptRecord: the entry is damaged.
         """
         path = str(self.file.path)
+        entry = self.totals_entry()
+        if not entry:
+            return self.index().topic_totals()
         try:
-            return TopicTotals.from_bytes(checked(self.topics_entry(), TOPICS_KEY, path))
+            return TopicTotals.from_bytes(checked(entry, TOTALS_KEY, path))
         except struct.error as error:
             raise CorruptRecord(f"{path} has a broken seal: {error}", path) from None
 
-    def topics_entry(self) -> bytes:
+    def totals_entry(self) -> bytes:
         """Returns the entry of the totals of the topics; nothing where there is none."""
-        return self.entries().get(TOPICS_KEY, b"")
+        return self.entries().get(TOTALS_KEY, b"")
 
     def close(self) -> None:
         raise NotImplementedError
@@ -469,11 +472,11 @@ class EnvironmentSegment(OpenSegment):
         except lmdb.Error as error:
             raise _readable(error, self.file.path, self._shared) from error
 
-    def topics_entry(self) -> bytes:
+    def totals_entry(self) -> bytes:
         """Returns the entry; the sequences of many publishers, beside it, are not read."""
         try:
             with self._shared.begin() as transaction:
-                return bytes(transaction.get(META_PREFIX + TOPICS_KEY, b""))
+                return bytes(transaction.get(META_PREFIX + TOTALS_KEY, b""))
         except lmdb.Error as error:
             raise _readable(error, self.file.path, self._shared) from error
 

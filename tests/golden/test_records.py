@@ -329,7 +329,7 @@ def test_segment_entries() -> None:
         b"idx" + publisher: struct.pack("<QQQ", 0, 42, 42),  # extent, lowest, highest
         # messages, bytes, oldest and newest time: of the rest, and of each topic behind its topic
         # length, type length, topic and type
-        b"topics": struct.pack("<QQQQ", 0, 0, 0, 0)
+        b"totals": struct.pack("<QQQQ", 0, 0, 0, 0)
         + struct.pack("<HB", len(the_run().topic), len(the_run().message_type))
         + the_run().topic
         + the_run().message_type
@@ -338,6 +338,8 @@ def test_segment_entries() -> None:
     read = SegmentIndex.from_entries(sealed, "here")
     assert read is not None and read.topics == {(the_run().topic, the_run().message_type)}
     assert read.earliest_time_us == time_us
+    without = {key: value for key, value in sealed.items() if key != b"totals"}
+    assert SegmentIndex.from_entries(without, "here") is None, "it is built from the run headers"
     index.add(replace(the_run(), receive_time_us=time_us - 5), [(43, 43)], len(RUN), True)
     assert index.seal_entries()[b"earliest"][8:] == struct.pack("<Q", time_us - 5)
     index.add(replace(the_run(), topic=b"", message_type=b""), [(44, 44)], len(RUN), True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from support.journal_cases import StepJournal, a_run
 
@@ -19,6 +20,7 @@ from raylay.services.messages.topic_totals import TopicTotal
 from raylay.storage import journal_topics
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.segments import META_PREFIX
 
 SEGMENT_BYTES = 24 * 1024
 TOPICS = ("orders", "trades", "rare")
@@ -237,6 +239,28 @@ def test_a_damaged_seal_leaves_the_rest_counted(
         again.settle()
         assert again.topics.is_counted
         assert 0 < sum(each[2] for each in told(again)) < sum(each[2] for each in whole)
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("compressed", [False, True], ids=["sealed", "compressed"])
+def test_a_seal_without_totals_is_counted_by_its_runs(
+    journal: StepJournal, compressed: bool
+) -> None:
+    fill(journal)
+    journal.close()
+    sealed = sorted(journal.directory.glob("*.sealed"))
+    for path in sealed:
+        environment = lmdb.open(str(path), subdir=False, map_size=1 << 28)
+        with environment as env, env.begin(write=True) as txn:
+            assert txn.delete(META_PREFIX + b"totals")
+    if compressed:
+        assert all(each.done for each in SegmentMaintenance(journal.directory).compress())
+    again = StepJournal(journal.directory, segment_bytes=SEGMENT_BYTES)
+    try:
+        again.settle()
+        assert again.topics.is_counted and len(sealed) > 3
+        assert told(again) == scanned(again)
     finally:
         again.close()
 
