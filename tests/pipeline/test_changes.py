@@ -281,6 +281,7 @@ def test_a_journal_that_was_replaced(tmp_path: Path) -> None:
         ({"topic": ""}, "named nothing"),
         ({"filter": "/a = 1"}, "has no option filter"),
         ({"columns": "key"}, "have no column key"),
+        ({"columns": "topic,topic"}, "the option columns names topic twice"),
         ({"mode": "dropmalformed"}, "failfast or permissive"),
         ({"changes": "perhaps"}, "give true or false"),
         ({"max_records_per_trigger": "0"}, "a whole number above 0"),

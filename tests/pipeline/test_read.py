@@ -374,6 +374,8 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
         ({"path": "{}", "partition_bytes": "-1"}, "give a whole number above 0"),
         ({"path": "{}", "on_corrupt": "maybe"}, "on_corrupt is 'maybe': give stop or skip"),
         ({"path": "{}", "columns": "txid,nope"}, "a journal has no column nope: there are"),
+        ({"path": "{}", "columns": "txid, txid"}, "the option columns names txid twice"),
+        ({"path": "{}", "copies": "two"}, "copies is 'two': give one or all"),
     ],
 )
 def test_wrong_options(mixed: Log, options: dict[str, str], text: str) -> None:

@@ -60,11 +60,13 @@ def column_names(
         stored: the columns of `STORED` that the read has.
 
     Raises:
-        ConfigurationError: there is no such column.
+        ConfigurationError: there is no such column, or one is named twice.
     """
     known = [*stored, *((KEY_FIELDS,) if has_key_fields else ())]
     names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names:
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise ConfigurationError(f"the option columns names {name} twice: name it once")
         if name not in known:
             raise ConfigurationError(
                 f"the changes of this topic have no column {name}: there are {', '.join(known)}, "

@@ -53,6 +53,7 @@ from raylay.services.pipeline.tables.offsets import StreamBegin
 from raylay.services.pipeline.tables.option_checks import (
     choose,
     known_options,
+    named_columns,
     wanted_columns,
     whole_number,
 )
@@ -156,10 +157,7 @@ class NetworkOptions:
 
     def column_names(self) -> list[str]:
         """Returns the wanted columns; all of them where none is named."""
-        names = [name.strip() for name in self.columns.split(",") if name.strip()]
-        for name in names:
-            _known_column(name)
-        return names or list(NETWORK_COLUMNS)
+        return named_columns(self.columns, _known_column) or list(NETWORK_COLUMNS)
 
     def place(self) -> NetworkPlace:
         """Returns where the options read, with the user's name and password that the environment

@@ -339,7 +339,8 @@ def check_schema(schema: StructType, topic: str) -> None:
     for name, kind in kinds.items():
         if name not in allowed:
             raise ConfigurationError(
-                f"a message has no column {name}: there are {', '.join(allowed)}"
+                f"a message has no column {name}: there are {', '.join(allowed)}. Leave it out of "
+                "what is written, and out of the option `columns` of a table that is written to"
             )
         if kind not in allowed[name]:
             raise ConfigurationError(

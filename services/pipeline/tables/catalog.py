@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -42,9 +41,8 @@ def created_options(properties: Mapping[str, str]) -> dict[str, str] | None:
         if name.startswith(OPTION_PREFIX)
     }
     if location := properties.get("location", ""):
-        # Spark makes a URL of the first of several directories.
-        parts = urlsplit(location)
-        found["path"] = unquote(parts.path) if parts.scheme == "file" else location
+        # Spark puts `file:` before the first of several directories, and quotes nothing.
+        found["path"] = location.removeprefix("file:")
     return found
 
 

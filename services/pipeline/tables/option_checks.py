@@ -75,6 +75,34 @@ def choose(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
         setattr(options, name, value)
 
 
+def named_columns(text: str, kind_of: Callable[[str], pa.DataType]) -> list[str]:
+    """Returns the columns that the option `columns` names; an empty list where it names none.
+
+    Args:
+        kind_of: returns the type of a column that the source has.
+
+    Raises:
+        ConfigurationError: the source has no such column, or one is named twice.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for at, name in enumerate(names):
+        kind_of(name)
+        if name in names[:at]:
+            raise ConfigurationError(f"the option columns names {name} twice: name it once")
+    return names
+
+
+def check_fields(kind: pa.DataType) -> None:
+    """Raises:
+    ConfigurationError: a structure in this type has two fields of one name.
+    """
+    names = [child.name for child in (kind.field(at) for at in range(kind.num_fields))]
+    for at, name in enumerate(names):
+        if pa.types.is_struct(kind) and name in names[:at]:
+            raise ConfigurationError(f"the schema has the field {name} twice: declare it once")
+        check_fields(kind.field(at).type)
+
+
 def wanted_columns(
     schema: StructType, kind_of: Callable[[str], pa.DataType]
 ) -> tuple[pa.Schema, list[str], pa.StructType | None]:
@@ -93,6 +121,7 @@ def wanted_columns(
     for wanted in arrow_schema:
         if wanted.name == VALUE and pa.types.is_struct(wanted.type):
             value_type = wanted.type
+            check_fields(value_type)
             continue
         kind = kind_of(wanted.name)
         if wanted.type != kind:

@@ -92,6 +92,7 @@ from raylay.services.pipeline.tables.offsets import (
 from raylay.services.pipeline.tables.option_checks import (
     choose,
     known_options,
+    named_columns,
     wanted_columns,
     whole_number,
 )
@@ -223,10 +224,7 @@ class ReadOptions:
 
     def column_names(self) -> list[str]:
         """Returns the wanted columns; all of them where none is named."""
-        names = [name.strip() for name in self.columns.split(",") if name.strip()]
-        for name in names:
-            _known_column(name)
-        return names or list(COLUMNS)
+        return named_columns(self.columns, _known_column) or list(COLUMNS)
 
 
 def _known_column(name: str) -> pa.DataType:
@@ -323,14 +321,23 @@ class RaylaySource(DataSource):
             raise ConfigurationError(
                 "give either `path` (a data directory) or `fabric` (a fabric's file, directory or "
                 "name). A table that was created with a list of columns has no options: leave the "
-                "list out, and name the columns in the option `columns`"
+                "list out, and name the columns in the option `columns`. One whose first column "
+                "was given another comment lost them: create it anew"
             )
         return ReadOptions.of(options)
 
     def _write_options(self, schema: StructType) -> WriteOptions:
         own = table_options(schema)
         of_write = {name: own[name] for name in own.keys() & WriteOptions.names()}
-        return WriteOptions.of(of_write | dict(self.options))
+        options = of_write | dict(self.options)
+        if not own and not {"servers", "fabric"} & {name.lower() for name in options}:
+            raise ConfigurationError(
+                "give either `servers` (host:port, separated by commas) or `fabric` (its name, "
+                "file or directory). `CREATE TABLE … AS SELECT` and a table with a list of columns "
+                "give no options: create the table with its options and without columns, then use "
+                "INSERT INTO"
+            )
+        return WriteOptions.of(options)
 
 
 def _of_read(options: Mapping[str, str]) -> dict[str, str]:

@@ -24,8 +24,8 @@ def test_the_options_of_a_table_that_is_created() -> None:
     assert created_options({"path": "data", "columns": "body"}) is None
     created = {"provider": "raylay", "owner": "root", "topic": "t", "option.topic": "t"}
     assert created_options(created) == {"topic": "t"}
-    placed = {"provider": "raylay", "location": "file:/a%20b,/c", "option.Group": "g"}
-    assert created_options(placed) == {"path": "/a b,/c", "Group": "g"}
+    placed = {"provider": "raylay", "location": "file:/a%20b #?,/c", "option.Group": "g"}
+    assert created_options(placed) == {"path": "/a%20b #?,/c", "Group": "g"}
     assert created_options({"provider": "x", "location": "s3://x/y"}) == {"path": "s3://x/y"}
 
 
