@@ -10,9 +10,11 @@ delays by carrier and airport (delays_by_carrier.py).
 
 At the end all six journals and all subscribers' received lists are compared with the publishers'
 own record of acks (services/drills/verdict.py), and the six states of the world, and the six views,
-with one another and with the followers. Then Spark audits the six journals against one another and
-writes a report (docs/pipeline.md); without Java that is left out. The last line is JSON; the exit
-code is 1 when anything was lost, duplicated or out of order, or a state or a view is another one.
+with one another and with the followers. Then Spark asks the six instances over the network
+(docs/pipeline.md): it audits them against one another and writes a report, and makes a table of the
+changes of the last flights (flight_changes.py); without Java that is left out. The last line is
+JSON; the exit code is 1 when anything was lost, duplicated or out of order, or a state or a view is
+another one.
 """
 
 from __future__ import annotations
@@ -28,12 +30,14 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flight_changes
 from delays_by_carrier import TOPIC as DELAYS
 from delays_by_carrier import VIEW, compare_views, worst
 from last_flights import SOW_TOPIC, Follower, Latest, States, compare
@@ -432,28 +436,33 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"    {example}" for example in place.examples)
 
 
-def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] | None:
-    """Spark's audit of the six journals, with its report as a page; None where Spark cannot run
-    here."""
+def audited(directory: Path, report: Path, demo: Demo) -> dict[str, Any] | None:
+    """Asks all six with Spark, over the network: an audit with its report as a page, and the
+    changes of the last flights as a table. None where Spark cannot run here."""
     from raylay.services.pipeline import session
 
     started_s = time.monotonic()
-    console.print("auditing the journals with Spark …")
+    console = demo.console
+    console.print("asking all six instances with Spark …")
     try:
         spark = session("local[2]", "raylay demo", **SHORT_LIVED)
     except ConfigurationError as error:
         console.print(f"no audit: {error}", highlight=False, soft_wrap=True)
         return None
-    from raylay.services.pipeline.audit import audit_source, write_page
-    from raylay.services.pipeline.journals import places
+    from raylay.services.pipeline.audit import audit_network_source, write_page
 
     try:
-        found = audit_source(spark, str(directory), places(path=str(directory)))
+        found = audit_network_source(spark, str(directory))
+        changes = changes_of_last_flights(spark, directory, demo)
     finally:
         spark.stop()
     state = "ok" if found.valid else f"WRONG: {', '.join(found.faults())}"
     state = ", ".join((state, *found.owed_notes(overdue=False)))
-    lines = [f"{'audit of all journals':<22} {found.messages:>9,} messages: {state}"]
+    lines = [f"{'audit of all instances':<22} {found.messages:>9,} messages: {state}"]
+    as_expected = changes == flight_changes.expected(len(demo.states.records))
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(changes.items()))
+    state = "ok" if as_expected else "WRONG"
+    lines.append(f"{'changes of aircraft':<22} {changes.total():>9,} rows: {kinds}  {state}")
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
         write_page(found, report, "the three regions", "make demo")
@@ -463,11 +472,23 @@ def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] |
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
     return {
-        "valid": found.valid,
+        "valid": found.valid and as_expected,
         "lost": found.lost,
         "late": found.count("late"),
+        "changes": dict(changes),
         "seconds": round(time.monotonic() - started_s, 1),
     }
+
+
+def changes_of_last_flights(spark: Any, directory: Path, demo: Demo) -> Counter[str]:
+    """Follows the last flights twice, with changes between. Returns how many rows of each kind
+    there are."""
+    group = REGION_OF["EWR"]
+    servers = [each.address for each in demo.fabric.servers() if each.group == group]
+    with tempfile.TemporaryDirectory(prefix="raylay-demo-changes-") as place:
+        flight_changes.follow(spark, str(directory), group, Path(place))
+        flight_changes.change(servers)
+        return flight_changes.follow(spark, str(directory), group, Path(place))
 
 
 async def interrupted() -> None:
@@ -510,6 +531,7 @@ async def run(
         console.print(f"watch it in the browser: {watch}", highlight=False, soft_wrap=True)
         demo = Demo(fabric, flights, console)
         verdict = await demo.run(arguments.seconds)
+        audit = await asyncio.to_thread(audited, directory, report, demo)
         if arguments.stay:
             console.print(f"the fabric stays up until Ctrl-C: {watch}", highlight=False)
             await interrupted()
@@ -525,7 +547,6 @@ async def run(
     )
     for line in (sum_line, *verdict_lines(verdict), *states):
         console.print(line, highlight=False, soft_wrap=True)
-    audit = await asyncio.to_thread(audited, directory, report, console)
     gap_ms = demo.failover_gap_ms
     whole = verdict.valid and gap_ms is not None and verdict.persisted == demo.total
     whole = whole and demo.states.valid and demo.views.valid and (audit is None or audit["valid"])

@@ -92,6 +92,8 @@ def test_three_regions(tmp_path: Path) -> None:
     audit = result.pop("audit")
     if shutil.which("java"):
         assert (audit["valid"], audit["lost"]) == (True, 0)
+        changes = {"insert": result["aircraft"], "update": 1, "delete": 1}
+        assert audit["changes"] == changes, "of the last flights, over the network"
         report = re.search(r"^report: (.*/audit\.html)$", done.stdout, re.MULTILINE)
         copies = f"{6 * result['published']:,} copies"
         assert report is not None and copies in Path(report[1]).read_text()

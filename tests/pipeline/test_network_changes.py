@@ -445,6 +445,11 @@ def test_the_example_of_the_page(
                 client.publish(example.TOPIC, json.dumps(body).encode())
                 client.flush()
                 exec(compile(placed, "the page", "exec"), {"spark": spark})
+        changing = importlib.import_module("flight_changes")
+        changing.follow(spark, str(directory), "Chicago", tmp_path)
+        changing.change([instance.address])
+        kinds = changing.follow(spark, str(directory), "Chicago", tmp_path)
+        assert kinds == changing.expected(2)
     finally:
         instance.stop()
     rows = spark.read.parquet(f"{tmp_path}/data/network-changes")
