@@ -244,6 +244,7 @@ def test_the_status_tells_the_topics_and_who_subscribes(make: Make) -> None:
         assert [next(reading).body for _ in range(3)] == [b"0", b"1", b"2"]
         status = thread.status()
     (told,) = status["subscribers"]
-    assert status["topics"] == [("orders", "json", 3)]
+    (topic,) = status["topics"]
+    assert (topic.topic, topic.message_type, topic.messages) == ("orders", "json", 3)
     assert (told["client"], told["topic"], told["bookmark"]) == ("desk", "^orders", True)
     assert (told["delivered"], told["behind"]) == (3, 0)
