@@ -89,10 +89,10 @@ class FollowerCounts:
     """The number of subscriptions by topic, for all topics of a snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._counts: dict[str, Counter[str]] = {}
+        self._counts: dict[str, Counter[tuple[str, ...]]] = {}
         for each in snapshot.get("subscribers", ()):
             counts = self._counts.setdefault(each["topic"], Counter())
-            counts[each.get("message_types", "")] += 1
+            counts[tuple(each["message_types"])] += 1
 
     def of(self, topic: str, message_type: str) -> int:
         """Returns the number of subscriptions that name a topic. Those of a regular expression do
@@ -100,7 +100,7 @@ class FollowerCounts:
         return sum(
             count
             for types, count in self._counts.get(topic, {}).items()
-            if not types or message_type in types.split(",")
+            if not types or message_type in types
         )
 
 

@@ -23,7 +23,7 @@ def subscriptions_branch(snapshot: Snapshot) -> dict[str, Branch]:
             "client_id": each["client"],
             "sub_id": each["subscription"],
             "topic": each["topic"],
-            "message_type": each["message_types"],
+            "message_type": ",".join(each["message_types"]),
             "filter": each["filter"],
             "options": each["options"],
             "bookmark": each["kind"] == "bookmark",

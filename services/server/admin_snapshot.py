@@ -323,7 +323,6 @@ class AdminSnapshots:
 
     def _subscription_row(self, found: LiveSubscription | BookmarkSubscription) -> list[Any]:
         wanted = found.filter
-        types = b",".join(sorted(wanted.message_types)) if wanted.message_types else b""
         order_by, pagination = "", None
         if isinstance(found, BookmarkSubscription):
             text = found.content.text if found.content is not None else ""
@@ -340,7 +339,7 @@ class AdminSnapshots:
         return [
             found.id,
             wanted.written.decode("utf-8", "replace"),
-            types.decode("utf-8", "replace"),
+            sorted(each.decode("utf-8", "replace") for each in wanted.message_types),
             text,
             options,
             kind,
@@ -359,7 +358,7 @@ class AdminSnapshots:
             yield [
                 name,
                 frontend.definition.name,
-                frontend.definition.message_type,
+                [frontend.definition.message_type],
                 "" if terms is None else terms.filter,
                 f"max_backlog={backlog}",
                 "queue",

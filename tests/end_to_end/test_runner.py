@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.instance_processes import DEADLINE_S, Client, free_ports
 
+from raylay.services.admin.fabric_summary import Summarizer
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.config.bootstrap import BootstrapConfig
@@ -242,9 +243,15 @@ def test_the_status_tells_the_topics_and_who_subscribes(make: Make) -> None:
         feed.flush()
         reading = desk.subscribe("^orders", bookmark=EPOCH)
         assert [next(reading).body for _ in range(3)] == [b"0", b"1", b"2"]
+        following = desk.subscribe("orders")
         status = thread.status()
-    (told,) = status["subscribers"]
+        following.unsubscribe()
+    (_, told) = sorted(status["subscribers"], key=lambda each: bool(each["bookmark"]))
     (topic,) = status["topics"]
     assert (topic.topic, topic.message_type, topic.messages) == ("orders", "json", 3)
     assert (told["client"], told["topic"], told["bookmark"]) == ("desk", "^orders", True)
     assert (told["delivered"], told["behind"]) == (3, 0)
+    # `raylay top` reads the same where no interface listens.
+    summary = Summarizer().take(status, time_us=1, steady_us=1)
+    (orders,) = summary.topics
+    assert (orders.name, orders.subscribers) == ("orders", 1)

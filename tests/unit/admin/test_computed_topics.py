@@ -44,11 +44,11 @@ SNAPSHOT: dict[str, Any] = {
 
 
 SUBSCRIBERS = [
-    ("sums", "fix,json"),
-    ("sums", ""),
-    ("sums", "fix"),
-    ("slow", "json"),
-    ("^s", "json"),
+    ("sums", ("fix", "json")),
+    ("sums", ()),
+    ("sums", ("fix",)),
+    ("slow", ("json",)),
+    ("^s", ("json",)),
 ]
 
 

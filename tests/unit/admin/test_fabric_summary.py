@@ -49,8 +49,8 @@ SNAPSHOT: dict[str, Any] = {
     "topics": [("orders", "json", 80, 800, 3, 9, 100)],
     "sow_topics": {"json/orders": {"records": 9}, "json/prices": {"records": 1}},
     "subscribers": [
-        {"topic": "orders", "message_types": "json"},
-        {"topic": "orders", "message_types": ""},
+        {"topic": "orders", "message_types": ["json"]},
+        {"topic": "orders", "message_types": []},
     ],
     "capacity": [
         {

@@ -20,7 +20,8 @@ GROUPS: dict[str, Any] = {
     "memory_bytes": 800, "taken": 20, "updates": 10,
 }  # fmt: skip
 PAGE: dict[str, Any] = {
-    "number": 1, "client": "desk", "subscription": "s", "topic": "prices", "message_types": "json",
+    "number": 1, "client": "desk", "subscription": "s", "topic": "prices",
+    "message_types": ["json"],
     "filter": "/id > 1", "options": "top_n=2,skip_n=0", "kind": "paginated", "delivered": 9,
     "cursor_txid": None, "order_by": "/price DESC", "pagination": 3,
 }  # fmt: skip
