@@ -61,9 +61,16 @@ class SubscriptionWanted:
 
 @dataclass(slots=True)
 class SubscriptionUnwanted:
-    """The application does not need the subscription any more."""
+    """The application does not need the subscription any more.
+
+    Attributes:
+        header, body: what a consumer of a queue says of the messages that it holds, for the
+            `unsubscribe` command.
+    """
 
     subscription_id: str
+    header: Header = field(default_factory=dict)
+    body: bytes = b""
 
 
 @dataclass(slots=True)

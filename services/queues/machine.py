@@ -107,16 +107,20 @@ class QueueMachine:
                 if message.state == LEASED:
                     self._dispatcher.leased(each.consumer, message)
 
-    def left(self, consumer: Consumer, *, has_said: bool = False) -> None:
+    def left(
+        self, consumer: Consumer, *, begun: Keys | None = None, is_cancel: bool = False
+    ) -> None:
         """Removes a consumer. Its messages are available again, but for those that it has
         acknowledged. An acknowledgment is on its way to the disk, and its message stays leased
         until the lease ends, if it has an end: the append may fail, and then no client sends the
         acknowledgment again.
 
         Args:
-            has_said: whether the consumer first gave back the messages that no handler was given.
-                Then all that it still holds counts as delivered in vain. Otherwise only its oldest
-                message counts: those behind it may have waited for their turn.
+            begun: the messages that a handler was given, as the consumer said when it unsubscribed.
+                Of all that it holds, these count as delivered in vain. None: the consumer said
+                nothing. Then only its oldest message counts: those behind it may have waited for
+                their turn.
+            is_cancel: whether those messages count as given back, too.
         """
         self.state.consumers.discard(consumer)
         self._dispatcher.left(consumer)
@@ -126,16 +130,30 @@ class QueueMachine:
         ]:
             del self.state.told_leases[key]
         held = self._leases.of(consumer)
-        suspects = held if has_said else self._leases.suspects(held)
+        suspects = self._leases.suspects(held) if begun is None else self._held(consumer, begun)
         ended = [
             each
             for each in held
             if each.state != DONE or not each.held.until_us  # type: ignore[union-attr]
         ]
-        self._end_in_vain(ended, suspects)
+        self._end_in_vain(ended, suspects, is_cancel=is_cancel)
         self._leases.gone(consumer)
         for key in [key for key, (_, of) in self.state.sent.items() if of == consumer]:
             del self.state.sent[key]
+
+    def _held(self, consumer: Consumer, keys: Keys) -> list[QueuedMessage]:
+        """Returns those of these messages that the consumer holds and has not acknowledged."""
+        found: list[QueuedMessage] = []
+        for publisher, ranges in keys.items():
+            known = self._known.get(publisher)
+            within = RangeFinder(known) if known else None
+            for first, last in ranges:
+                for message in within.find(first, last) if within is not None else ():
+                    held = message.held
+                    is_held = message.state == LEASED and isinstance(held, MessageLease)
+                    if is_held and held.consumer == consumer:  # type: ignore[union-attr]
+                        found.append(message)
+        return found
 
     def cancelled(
         self, consumer: Consumer, leases: Sequence[tuple[Key, int]], *, unseen: bool = False
@@ -324,13 +342,17 @@ class QueueMachine:
             self._end_in_vain(ended, self._leases.suspects(ended))
 
     def _end_in_vain(
-        self, ended: Sequence[QueuedMessage], suspects: Sequence[QueuedMessage]
+        self,
+        ended: Sequence[QueuedMessage],
+        suspects: Sequence[QueuedMessage],
+        *,
+        is_cancel: bool = False,
     ) -> None:
         """Ends the leases of these messages. The messages in `suspects` count as delivered in
-        vain."""
+        vain, and with `is_cancel` as given back."""
         counted = set(suspects)
         for message in ended:
-            self._end_lease(message, in_vain=message in counted)
+            self._end_lease(message, in_vain=message in counted, is_cancel=is_cancel)
 
     def _expire(self, message: QueuedMessage, why: str = "time_limit") -> None:
         """Drafts the removal of a message that leaves the queue undone, if this instance owns

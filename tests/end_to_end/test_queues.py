@@ -159,6 +159,34 @@ def test_what_a_consumer_has_acknowledged_before_it_leaves_is_done(servers: Any)
 
 
 @pytest.mark.slow
+def test_only_what_a_handler_was_given_counts_for_a_consumer_that_unsubscribes(
+    servers: Any,
+) -> None:
+    """What is under way to it does not, nor what it has not looked at."""
+    server = servers(work(subscription_backlog_max=4, deliveries_max=1))
+    publisher = Client(server.address, "pub")
+    publisher.publish(range(1, 11))
+    publisher.persisted(10)
+    leaves = Consumer(server.address, "leaves", max_backlog=4)
+    held: list[tuple[Key, str]] = []
+    while len(held) < 4:
+        held += leaves.take()
+    leaves.done([key for key, _ in held[:2]])
+    while len(held) < 6:
+        held += leaves.take()
+    publisher_of, third = held[2][0]
+    begun = msgpack.packb({publisher_of: [third, third]})
+    leaves.send({"c": "unsubscribe", "sub": "s", "cid": "u", "cancel": True}, begun)
+    leaves.ack(cid="u")
+    stays = Consumer(server.address, "stays", max_backlog=4)
+    found: list[Key] = []
+    while len(found) < 7:
+        keys = [key for key, _ in stays.take()]
+        found += keys
+        stays.done(keys)
+    assert sorted(sequence for _, sequence in found) == [4, 5, 6, 7, 8, 9, 10]
+
+
 def test_each_message_is_one_consumers(servers: Any) -> None:
     server = servers(work(subscription_backlog_max=10, lease_us=60_000_000))
     ann = Consumer(server.address, "ann", max_backlog=2)

@@ -255,6 +255,11 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         Unsubscribe(None, "", frozenset()),
     ),
     (
+        b"\x24\x00\x00\x00\x1d\x00\x83\xa1c\xabunsubscribe\xa3sub\xa1s\xa6cancel\xc3"
+        b"\x81\x07\x92\x01\x03",
+        Unsubscribe(("s",), "", frozenset(), {7: [(1, 3)]}, True),
+    ),
+    (
         b"\x18\x00\x00\x00\x16\x00\x83\xa1c\xa5flush\xa3cid\xa13\xa1a\xa4none",
         Flush("3", frozenset(("none",))),
     ),

@@ -98,7 +98,12 @@ def test_what_an_instance_says_is_read_as_it_was_said() -> None:
     begin = control.OwnerBegin(9, 8, True, leases, [ann], names, -7, [(5, -1), (U64_MAX, 2)])
     assert control.read_begin(*read(control.begin(begin))) == begin
     assert control.read_sub(read(control.sub(ann)).header) == ann
-    assert control.consumer_of(read(control.left(ANN)).header) == ANN
+    assert control.read_left(*read(control.left(ANN))) == (ANN, None, False)
+    begun = {7: [(1, 2), (U64_MAX, U64_MAX)]}
+    for is_cancel in (True, False):
+        left = read(control.left(ANN, begun=begun, is_cancel=is_cancel))
+        assert control.read_left(*left) == (ANN, begun, is_cancel)
+    assert control.read_left(*read(control.left(ANN, begun={}))) == (ANN, {}, False)
     leases = [((7, 1), 91), ((U64_MAX, 2), U64_MAX)]
     for frame in (control.cancel(ANN, leases), control.bounce(ANN, leases)):
         header, body = read(frame)

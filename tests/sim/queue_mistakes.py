@@ -123,7 +123,7 @@ class IgnoresWhoLeft(QueueMachine):
 
     __slots__ = ()
 
-    def left(self, consumer: Any, *, has_said: bool = False) -> None:
+    def left(self, consumer: Any, *, begun: Any = None, is_cancel: bool = False) -> None:
         self.state.consumers.discard(consumer)
         self._dispatcher.left(consumer)
 

@@ -34,6 +34,7 @@ from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import Header
 from raylay.services.queues.records import (
+    RANGES_MAX,
     Acknowledgment,
     Keys,
     keys_of,
@@ -119,6 +120,22 @@ class QueueOperations:
             self._turn()
         return subscription
 
+    def leave(
+        self, subscription: Subscription[Any], begun: Sequence[tuple[int, int]], *, is_cancel: bool
+    ) -> None:
+        """Ends the subscription of a consumer. One frame says that it leaves and which of its
+        messages were begun, so that the queue serves it nothing that it gives back, and so that
+        what is still under way to it does not count.
+
+        Args:
+            begun: the messages that a handler was given and did not settle.
+            is_cancel: whether these are given back because the handler failed.
+        """
+        # More ranges are refused; those beyond that many do not count.
+        keys = keys_of(begun[:RANGES_MAX])
+        subscription.parting = {"cancel": True} if is_cancel else {}, _packed(keys)
+        subscription.unsubscribe()
+
     def consumer_left(self, consumer: QueueConsumer[Any]) -> None:
         """Forgets a consumer."""
         self._runtime.consumers.discard(consumer)
@@ -184,12 +201,10 @@ class QueueOperations:
         # Without a connection, the leases have ended already.
         if self._runtime.connection is None or not self._runtime.machine.instance:
             return
-        flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
-        body: bytes = msgpack.packb(flat)
         header: Header = {"c": "queue_cancel", "t": queue, "mt": message_type}
         if unseen:
             header["unseen"] = True
-        self._runtime.connection.send(header, body)
+        self._runtime.connection.send(header, _packed(keys))
 
     def _acks_due(self) -> None:
         try:
@@ -249,3 +264,10 @@ class QueueOperations:
         for timer in (self._acks_timer, self._turn_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _packed(keys: Keys) -> bytes:
+    """Returns messages in the form that `read_keys` reads."""
+    flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in keys.items()}
+    packed: bytes = msgpack.packb(flat)
+    return packed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol
 
@@ -26,6 +26,11 @@ class ConsumerHost(Protocol):
 
     async def consume(self, consumer: QueueConsumer[Value]) -> Subscription[Value]:
         """Subscribes a consumer to its queue."""
+
+    def leave(
+        self, subscription: Subscription[Any], begun: Sequence[tuple[int, int]], *, is_cancel: bool
+    ) -> None:
+        """Ends the subscription of a consumer, and says which of its messages were begun."""
 
     def consumer_left(self, consumer: QueueConsumer[Any]) -> None:
         """Notes that a consumer has ended."""
@@ -105,6 +110,10 @@ class QueueMessage(Message[Value]):
         """
         return 0.0 < self.batch.lease_end_s <= now_s
 
+    def unsettled(self) -> list[tuple[int, int]]:
+        """Returns the identity of the message, if nothing was said of it."""
+        return [] if self.is_settled else [self.leased_key]
+
     def _settle(self, how: str) -> None:
         """Settles the message, on the client's loop."""
         if not self.is_settled:
@@ -173,6 +182,17 @@ class QueueBatch(Generic[Value]):
     def ranges(self) -> list[SequenceRange]:
         """Returns the identities of the messages."""
         return ranges_of(self.part.payload, self.part.count)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Returns whether the leases of the messages have ended, or nearly so; see
+        `QueueMessage.is_overdue`."""
+        return 0.0 < self.part.lease_end_s <= now_s
+
+    def unsettled(self) -> list[tuple[int, int]]:
+        """Returns the identities of the messages of which nothing was said."""
+        if self._messages is not None:
+            return [each.leased_key for each in self._messages if not each.is_settled]
+        return [] if self.is_settled else _keys_of(self.part)
 
     def _settle(self, how: str) -> None:
         """Settles the batch, on the client's loop."""
@@ -253,6 +273,9 @@ class QueueConsumer(Generic[Value]):
         self._held: deque[QueueMessage[Value]] = deque()
         self._parts: deque[MessageBatch[Value]] = deque()
         """Parts of a delivery that were not handed out, for a caller that reads batches."""
+        self._given: list[QueueMessage[Value] | QueueBatch[Value]] = []
+        """What the application was given, or is given next, and may still have in hand. Empty with
+        `ack="auto"`, where that is `_current`."""
         self.returned_messages = 0
         """Number of messages that were given back because their leases had nearly ended."""
 
@@ -286,12 +309,22 @@ class QueueConsumer(Generic[Value]):
         trace: TracebackType | None,
     ) -> None:
         current, self._current = self._current, None
-        if current is not None and self.is_auto:
-            current._settle("cancel" if error is not None else "ack")
+        is_failure = self.is_auto and error is not None
+        begun: list[tuple[int, int]] = []
+        if current is not None and is_failure:
+            begun = current.unsettled()
+            current.is_settled = True
+        elif current is not None and self.is_auto:
+            current._settle("ack")
         self._host.publish_acks()
         if self._subscription is not None:
-            self._give_back_unseen(self._subscription)
-            self._subscription.unsubscribe()
+            waiting = {each.leased_key for each in self._held}
+            for given in self._given:
+                begun += [key for key in given.unsettled() if key not in waiting]
+            self._held.clear()
+            self._parts.clear()
+            self._given.clear()
+            self._host.leave(self._subscription, begun, is_cancel=is_failure)
         self._host.consumer_left(self)
 
     def __aiter__(self) -> AsyncIterator[QueueMessage[Value]]:
@@ -322,12 +355,14 @@ class QueueConsumer(Generic[Value]):
                 self._current = message
                 return message
             if self._parts:
-                self._held = deque(self.messages_of(self._parts.popleft()))
-                continue
-            batch = await self._next_delivery()
+                batch: MessageBatch[Value] | None = self._parts.popleft()
+            else:
+                batch = await self._next_delivery()
             if batch is None:
                 raise StopAsyncIteration
             self._held = deque(self.messages_of(batch))
+            if not self.is_auto:
+                self._give(self._held)
 
     async def next_batch(self) -> QueueBatch[Value] | None:
         """Returns the next messages together, at most half the backlog, so that acknowledgments of
@@ -352,6 +387,8 @@ class QueueConsumer(Generic[Value]):
                     continue
                 batch = QueueBatch(part, self)
                 self._current = batch
+                if not self.is_auto:
+                    self._give((batch,))
                 return batch
             delivery = await self._next_delivery()
             if delivery is None:
@@ -363,6 +400,16 @@ class QueueConsumer(Generic[Value]):
         batch is acknowledged when the next one is asked for."""
         while (batch := await self.next_batch()) is not None:
             yield batch
+
+    def _give(self, given: Iterable[QueueMessage[Value] | QueueBatch[Value]]) -> None:
+        """Remembers what the application is given with `ack="manual"`, until it has settled it or
+        the leases have ended."""
+        self._given += given
+        if len(self._given) > 2 * self.backlog:
+            now_s = time.monotonic()
+            self._given = [
+                each for each in self._given if each.unsettled() and not each.is_overdue(now_s)
+            ]
 
     def _settle_current(self) -> None:
         """Notes that the application asks for more, and so is done with what it has."""
@@ -382,8 +429,14 @@ class QueueConsumer(Generic[Value]):
         have them already, and a message that no handler was given does not count as a failed
         delivery."""
         now_s = time.monotonic()
-        overdue = [each.identity() for each in self._held if each.is_overdue(now_s)]
-        self._held = deque(each for each in self._held if not each.is_overdue(now_s))
+        overdue = []
+        held, self._held = self._held, deque()
+        for each in held:
+            if each.is_overdue(now_s):
+                each.is_settled = True
+                overdue.append(each.leased_key)
+            else:
+                self._held.append(each)
         parts, self._parts = self._parts, deque()
         for part in parts:
             if 0.0 < part.lease_end_s <= now_s:
@@ -394,14 +447,6 @@ class QueueConsumer(Generic[Value]):
         # Held-back acknowledgments go first, because their leases end, too.
         self._host.publish_acks()
         self._host.give_back(self, overdue)
-
-    def _give_back_unseen(self, subscription: Subscription[Value]) -> None:
-        keys = [each.identity() for each in self._held if not each.is_settled]
-        for batch in (*self._parts, *subscription.queued_batches()):
-            keys += _keys_of(batch)
-        self._held.clear()
-        self._parts.clear()
-        self._host.give_back(self, keys)
 
     async def _next_delivery(self) -> MessageBatch[Value] | None:
         subscription = self._subscription
@@ -446,6 +491,7 @@ class QueueConsumer(Generic[Value]):
         elsewhere."""
         self._held.clear()
         self._parts.clear()
+        self._given.clear()
         if self._subscription is not None:
             self._subscription._drop_queued()
 

@@ -226,7 +226,8 @@ class Subscriber:
     def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription; does nothing where it has ended."""
         if self._runtime.subscriptions.pop(subscription.id, None) is not None:
-            self._runtime.step(SubscriptionUnwanted(subscription.id))
+            header, body = subscription.parting
+            self._runtime.step(SubscriptionUnwanted(subscription.id, header, body))
 
 
 def _names(subscriptions: Sequence[Subscription]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.protocol.frames import Header
 
 MESSAGE_OVERHEAD_BYTES = 256
 """Bytes that a queued batch counts for in addition to its payload, for the queue's limit."""
@@ -59,6 +60,9 @@ class Subscription(Generic[Value]):
         self._replace = replace
         self.decoder: BodyDecoder | None = None
         """Parses the bodies, where the subscription was given a type."""
+        self.parting: tuple[Header, bytes] = ({}, b"")
+        """Further header fields and the body of the `unsubscribe` command: what a consumer of a
+        queue says of the messages that it holds."""
         self._items: deque[MessageBatch[Value] | PublisherRanges] = deque()
         self._queued_bytes = 0
         self._queued_messages = 0
@@ -158,10 +162,6 @@ class Subscription(Generic[Value]):
                 await self._waiter
             finally:
                 self._waiter = None
-
-    def queued_batches(self) -> list[MessageBatch[Value]]:
-        """Returns the deliveries that arrived and were not asked for yet, in order."""
-        return [each for each in self._items if isinstance(each, MessageBatch)]
 
     def _settle_current(self) -> None:
         """Notes that the consumer asks for more, and so is done with the present delivery."""

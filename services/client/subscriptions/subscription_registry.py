@@ -137,7 +137,8 @@ class SubscriptionRegistry:
         if subscription is not None:
             self._give_up_replacing(subscription.id, effects)
         if subscription is not None and self.connected:
-            effects.append(SendFrame({"c": "unsubscribe", "sub": subscription.id}))
+            header: Header = {"c": "unsubscribe", "sub": subscription.id, **event.header}
+            effects.append(SendFrame(header, event.body))
             # The others of its group may have waited for it.
             self._resume_groups(effects)
 

@@ -167,9 +167,9 @@ class OwnerServer:
         elif command == "left":
             # What it has acknowledged is done, and not given back: the instance told of it first.
             self._read_told(machine)
-            consumer = control.consumer_of(header)
-            machine.left(consumer, has_said=bool(header.get("said")))
-            self._traces.left(consumer)
+            consumer, begun, is_cancel = control.read_left(header, body)
+            machine.left(consumer, begun=begun, is_cancel=is_cancel)
+            self._traces.left(consumer, begun, is_cancel=is_cancel)
         elif command == "done":
             machine.done(control.read_done(body))
         elif command in ("cancel", "bounce"):

@@ -254,10 +254,20 @@ class QueueTraces:
     def subscribed(self, each: ConsumerSubscription) -> None:
         self._clients[each.consumer] = each.client
 
-    def left(self, consumer: Consumer) -> None:
-        """Notes that a consumer is gone."""
+    def left(
+        self, consumer: Consumer, begun: Keys | None = None, *, is_cancel: bool = False
+    ) -> None:
+        """Notes that a consumer is gone, with the arguments of `QueueMachine.left`."""
         for mark in self._marks.held(consumer) if self._marks else ():
-            self._end_lease(mark, "consumer left")
+            how = "consumer left"
+            if begun is not None:
+                ranges = begun.get(mark.message.publisher, ())
+                sequence = mark.message.sequence
+                if not any(first <= sequence <= last for first, last in ranges):
+                    how = "returned unseen"
+                elif is_cancel:
+                    how = "cancelled"
+            self._end_lease(mark, how)
         self._clients.pop(consumer, None)
 
     def given_back(self, consumer: Consumer, leases: Iterable[tuple[Key, int]], how: str) -> None:

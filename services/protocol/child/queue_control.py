@@ -30,7 +30,9 @@ frames.
                so far
       told     tx: committed up to here
       sub      session, sub, client, filter, max
-      left     session, sub
+      left     session, sub, said: whether the consumer unsubscribed and said which messages its
+               handler was given, cancel: whether it gives those back; body, with said: msgpack:
+               publisher to first, last, first, last, …: those messages
       done     body: msgpack: publisher to first, last, first, last, …: an acknowledgment of these
                is on its way to the disk
       cancel, bounce  session, sub; body: leases (publisher, sequence, number: u64 each)
@@ -545,17 +547,33 @@ def read_sub(header: Header) -> ConsumerSubscription:
     )
 
 
-def left(consumer: Consumer, *, has_said: bool = False) -> bytes:
+def left(consumer: Consumer, *, begun: Keys | None = None, is_cancel: bool = False) -> bytes:
     """Encodes that a consumer has left.
 
     Args:
-        has_said: whether the consumer unsubscribed, after it gave back all messages that its
-            handler had not been given.
+        begun: the messages that its handler was given and did not settle; None: the consumer did
+            not say so.
+        is_cancel: whether the consumer gives those back because its handler failed.
     """
     header = _about("left", consumer)
-    if has_said:
-        header["said"] = True
-    return encode_frame(header)
+    if begun is None:
+        return encode_frame(header)
+    header["said"] = True
+    if is_cancel:
+        header["cancel"] = True
+    flat = {publisher: [*chain.from_iterable(ranges)] for publisher, ranges in begun.items()}
+    return encode_frame(header, _pack(flat))
+
+
+def read_left(header: Header, body: bytes) -> tuple[Consumer, Keys | None, bool]:
+    """Decodes a `left` frame. Returns the consumer, the messages that its handler was given, and
+    whether it gives these back.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    begun = read_keys(body) if header.get("said") else None
+    return consumer_of(header), begun, bool(header.get("cancel"))
 
 
 def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]], *, unseen: bool = False) -> bytes:

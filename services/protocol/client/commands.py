@@ -172,11 +172,19 @@ class Resume:
 
 @dataclass(slots=True)
 class Unsubscribe:
-    """The `unsubscribe` command. `subscriptions` is None for all."""
+    """The `unsubscribe` command. `subscriptions` is None for all.
+
+    Attributes:
+        begun: of a queue: ranges of sequences, by publisher, of the messages that a handler was
+            given and did not settle; None: the client did not say so.
+        is_cancel: whether the client gives those back because its handler failed.
+    """
 
     subscriptions: tuple[str, ...] | None
     command_id: str
     acks: frozenset[str]
+    begun: Mapping[int, Sequence[Range]] | None = None
+    is_cancel: bool = False
 
 
 @dataclass(slots=True)

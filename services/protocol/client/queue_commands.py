@@ -12,17 +12,22 @@ from raylay.services.protocol.header_values import (
     read_text,
     read_topic,
 )
-from raylay.services.queues.records import read_keys
+from raylay.services.queues.records import Keys, read_keys
 
 HOW = ("ack", "expire", "cancel")
 
 
-def read_queue_cancel(header: Header, body: bytes) -> QueueCancel:
-    """Decodes the `queue_cancel` command."""
+def read_messages(body: bytes) -> Keys:
+    """Decodes the messages of a queue that a body names, as ranges of sequences by publisher."""
     try:
-        keys = read_keys(body)
+        return read_keys(body)
     except RemoteProtocolError as error:
         raise BadValue(error.reason, str(error)) from None
+
+
+def read_queue_cancel(header: Header, body: bytes) -> QueueCancel:
+    """Decodes the `queue_cancel` command."""
+    keys = read_messages(body)
     return QueueCancel(
         read_topic(header),
         read_message_type(header, ""),

@@ -18,6 +18,7 @@ from raylay.services.protocol.client.commands import (
     Subscribe,
     Unsubscribe,
 )
+from raylay.services.protocol.client.queue_commands import read_messages
 from raylay.services.protocol.frames import Header
 from raylay.services.protocol.header_values import (
     BadValue,
@@ -343,7 +344,7 @@ def _read_pause_or_resume(header: Header, options: dict[str, Any]) -> Pause | Re
     return kind(names, read_command_id(header), read_acks(header))
 
 
-def read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
+def read_unsubscribe(header: Header, body: bytes) -> Unsubscribe:
     """Decodes the `unsubscribe` command."""
     value = header.get("sub")
     subscriptions: tuple[str, ...] | None
@@ -362,4 +363,10 @@ def read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
             "bad_command",
             f"unsubscribe needs `sub`: one id, a list of up to {UNSUBSCRIBED_MAX:,}, or all",
         )
-    return Unsubscribe(subscriptions, read_command_id(header), read_acks(header))
+    return Unsubscribe(
+        subscriptions,
+        read_command_id(header),
+        read_acks(header),
+        read_messages(body) if body else None,
+        bool(header.get("cancel")),
+    )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raylay.services.queues.decisions import Consumer, ConsumerSubscription
     from raylay.services.queues.definition import QueueDefinition
     from raylay.services.queues.frontend import QueueFrontend
+    from raylay.services.queues.records import Keys
 
 SHOWN_CHARACTERS = 200
 
@@ -162,13 +163,27 @@ class QueueClients:
         """Tells the owner, and any owner that is started later, the terms of a consumer."""
         self._manager.controls[frontend.definition.stored_as].consumes(each)
 
-    def unsubscribe(self, client: QueueClient, name: str) -> bool:
+    def unsubscribe(
+        self,
+        client: QueueClient,
+        name: str,
+        *,
+        begun: Keys | None = None,
+        is_cancel: bool = False,
+    ) -> bool:
+        """Ends a queue subscription; returns whether there was one. The owner is told in one step
+        that the consumer leaves and what becomes of its messages, so that it serves the consumer
+        none of them again.
+
+        Args:
+            begun, is_cancel: see `Unsubscribe`.
+        """
         of_session = self._subscribed.get(client.number)
         found = of_session.pop(name, None) if of_session else None
         if found is None:
             return False
         self._deliveries.ended(client.number, name)
-        self._left(*found, has_said=True)
+        self._left(*found, begun=begun, is_cancel=is_cancel)
         return True
 
     def terms(self, client: QueueClient, name: str) -> tuple[QueueDefinition, str, int] | None:
@@ -192,12 +207,19 @@ class QueueClients:
             self._left(*found)
         self._deliveries.left(client.number)
 
-    def _left(self, frontend: QueueFrontend, consumer: Consumer, *, has_said: bool = False) -> None:
+    def _left(
+        self,
+        frontend: QueueFrontend,
+        consumer: Consumer,
+        *,
+        begun: Keys | None = None,
+        is_cancel: bool = False,
+    ) -> None:
         from raylay.services.protocol.child import queue_control
 
         self._counted.subscriptions.remove(consumer)
         frontend.left(consumer)
-        frame = queue_control.left(consumer, has_said=has_said)
+        frame = queue_control.left(consumer, begun=begun, is_cancel=is_cancel)
         self._manager.controls[frontend.definition.stored_as].say(frame)
 
     # -- full sockets --------------------------------------------------------------------------

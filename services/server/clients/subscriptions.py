@@ -512,7 +512,7 @@ class ClientSubscriptions:
         every = (*subscriptions, *resolving, *queued.names(connection))
         for name in every if names is None else names:
             self._clients.unsubscribed_queue(connection, name, UNSUBSCRIBED)
-            queued.unsubscribe(connection, name)
+            queued.unsubscribe(connection, name, begun=command.begun, is_cancel=command.is_cancel)
             subscription = subscriptions.pop(name, None)
             resolving.pop(name, None)
             if subscription is not None:

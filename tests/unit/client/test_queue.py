@@ -171,13 +171,8 @@ async def test_what_an_exception_leaves_is_given_back() -> None:
                 deliver(server.session, 1, 2)
                 await take(work, 2)
                 raise ZeroDivisionError
-        await server.wait(lambda: server.session.commands("queue_cancel"))
-        ((header, body),) = [f for f in server.session.frames if f[0]["c"] == "queue_cancel"]
-        assert (header["t"], header["mt"], msgpack.unpackb(body, strict_map_key=False)) == (
-            "work",
-            "json",
-            {7: [2, 2]},
-        )
+        await server.wait(lambda: partings(server.session) == [(True, {7: [2, 2]})])
+        assert not server.session.commands("queue_cancel")
         await server.wait(lambda: acked(server.session) == {(7, 1)})
         server.session.ack(server.session.published[-1])
     await server.stop()
@@ -199,22 +194,66 @@ def cancels(session: Session, *, unseen: bool) -> list[Any]:
     ]
 
 
+def partings(session: Session) -> list[tuple[bool, Any]]:
+    """Of each consumer that left: whether it gave back what was begun, and that."""
+    return [
+        (bool(header.get("cancel")), msgpack.unpackb(body, strict_map_key=False))
+        for header, body in session.frames
+        if header["c"] == "unsubscribe"
+    ]
+
+
 @run
-async def test_what_the_application_was_not_given_is_given_back_unseen() -> None:
+async def test_a_consumer_that_leaves_says_what_it_was_given_and_has_not_settled() -> None:
+    """In one frame: of what else it gave back before, it would be served some again."""
     server = await FakeServer().start()
     server.auto_ack = True
     async with client_of(server) as client:
-        async with client.queue("work", backlog=9, ack="manual") as work:
-            deliver(server.session, 1, 2, 3)
-            await take(work, 2)
-            deliver(server.session, 4, 5)
+        async with client.queue("work", backlog=2, ack="manual") as work:
+            for first in range(1, 20, 3):
+                deliver(server.session, first, first + 1, first + 2)
+                for number in range(first, first + 3):
+                    message = await anext(work)
+                    if number != 2:
+                        message.acknowledge()
+            deliver(server.session, 22, 23)
+            await anext(work)
+            deliver(server.session, 24, 25)
             while work.queued_messages < 3:
                 await asyncio.sleep(0)
-        await server.wait(lambda: server.session.commands("unsubscribe"))
-        assert cancels(server.session, unseen=True) == [{7: [3, 5]}]
-        assert cancels(server.session, unseen=False) == []
-        said = [header["c"] for header, _ in server.session.frames]
-        assert said.index("queue_cancel") < said.index("unsubscribe")
+            assert len(work._given) <= 7, "settled ones are forgotten"
+        await server.wait(lambda: partings(server.session) == [(False, {7: [2, 2, 22, 22]})])
+        assert not server.session.commands("queue_cancel")
+        async with client.queue("work", backlog=9) as work:
+            deliver(server.session, 31, 32, 33)
+            await take(work, 2)
+        await server.wait(lambda: partings(server.session)[1:] == [(False, {})])
+        assert (7, 32) in acked(server.session)
+    await server.stop()
+
+
+@run
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_a_batch_that_failed_counts_but_for_what_was_said_of_its_messages(
+    by_hand: bool,
+) -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    ack = "manual" if by_hand else "auto"
+    async with client_of(server) as client:
+        for says in (True, False):
+            with pytest.raises(RuntimeError):
+                async with client.queue("work", backlog=6, ack=ack) as work:
+                    deliver(server.session, 1, 2, 3, 4)
+                    async for batch in work.batches():
+                        assert len(batch) == 3
+                        if says:
+                            next(iter(batch)).acknowledge()
+                        raise RuntimeError
+        wanted = [(not by_hand, {7: [2, 3]}), (not by_hand, {7: [1, 3]})]
+        await server.wait(lambda: partings(server.session) == wanted)
+        assert acked(server.session) == {(7, 1)}
+        assert not server.session.commands("queue_cancel")
     await server.stop()
 
 
@@ -557,9 +596,7 @@ async def test_batches_that_were_not_handed_out_are_given_back() -> None:
                 async for batch in work.batches():
                     assert len(batch) == 2
                     raise RuntimeError
-        await server.wait(lambda: len(server.session.commands("queue_cancel")) == 2)
-        cancels = server.session.commands("queue_cancel")
-        assert sorted(bool(each.get("unseen")) for each in cancels) == [False, True]
+        await server.wait(lambda: partings(server.session) == [(True, {7: [1, 2]})])
         assert not acked(server.session)
     await server.stop()
 

@@ -335,19 +335,50 @@ def test_behind_a_message_that_is_held_too_long_leases_that_end_later_do_not_cou
     assert [read_removal(each.body).keys for each in drafts] == [{P: [(1, 1)]}]
 
 
-def test_a_consumer_that_unsubscribes_has_given_back_what_nobody_was_given() -> None:
-    """So all that it still holds was given to a handler, and counts."""
+@pytest.mark.parametrize(
+    ("begun", "counted"),
+    [
+        ({P: [(1, 2)]}, [(1, 2)]),
+        # Of the others, one is acknowledged, and the rest never came.
+        ({7: [(1, 3)], P: [(2, 2), (4, 4), (6, 9)]}, [(2, 2)]),
+        ({}, []),
+    ],
+    ids=["two", "some that it does not hold", "none"],
+)
+def test_of_a_consumer_that_unsubscribes_that_counts_which_a_handler_was_given(
+    begun: dict[int, list[tuple[int, int]]], counted: list[tuple[int, int]]
+) -> None:
     here = Instance(queue(deliveries_max=1))
-    here.join(backlog=3)
+    here.join(backlog=4)
+    here.publish(1, 5)
+    here.take()
+    here.machine.done({P: [(4, 4)]})
+    # The fifth one is on its way to it.
+    assert delivered(here.take()) == {ONE: [5]}
+    here.machine.left(ONE, begun=begun)
+    said = here.take()
+    assert [
+        read_removal(each.body).keys for each in said if isinstance(each, QueueRecordDraft)
+    ] == ([{P: counted}] if counted else [])
+    assert not any(isinstance(each, DeliverLeased) for each in said), "it is served no more"
+    here.join(TWO, backlog=9)
+    gone = {at for first, last in counted for at in range(first, last + 1)}
+    assert delivered(here.take()) == {TWO: [at for at in (1, 2, 3, 5) if at not in gone]}
+
+
+@pytest.mark.parametrize("is_cancel", [True, False])
+def test_a_handler_that_fails_gives_back_its_message_once(is_cancel: bool) -> None:
+    here = Instance(queue(cancels_max=2))
     here.publish(1, 3)
-    (deliver,) = here.take()
-    assert isinstance(deliver, DeliverLeased)
-    unseen = deliver.messages[2]
-    here.machine.cancelled(ONE, [(unseen.key, unseen.number)], unseen=True)
-    here.machine.left(ONE, has_said=True)
-    assert read_removal(the_draft(here.take()).body).keys == {P: [(1, 2)]}
-    here.join(TWO)
-    assert delivered(here.take()) == {TWO: [3]}
+    for number in (1, 2):
+        here.join((number, "s"), backlog=3)
+        assert delivered(here.take()) == {(number, "s"): [1, 2, 3]}
+        here.machine.left((number, "s"), begun={P: [(1, 1)]}, is_cancel=is_cancel)
+    drafts = [each for each in here.take() if isinstance(each, QueueRecordDraft)]
+    removals = [read_removal(each.body) for each in drafts]
+    assert [(each.keys, each.why) for each in removals] == (
+        [({P: [(1, 1)]}, "max_cancels")] if is_cancel else []
+    )
 
 
 def test_what_nobody_was_given_counts_neither_as_delivered_nor_as_given_back() -> None:

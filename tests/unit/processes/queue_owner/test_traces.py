@@ -214,6 +214,28 @@ def test_each_lease_says_how_it_ended() -> None:
     assert again.spans.take() == ["enqueue", "lease ann unknown"]
 
 
+@pytest.mark.parametrize(
+    ("begun", "is_cancel", "how"),
+    [
+        ({P: [(5, 5)]}, True, "cancelled"),
+        ({P: [(5, 5)]}, False, "consumer left"),
+        ({P: [(6, 9)]}, True, "returned unseen"),
+        (None, False, "consumer left"),
+    ],
+)
+def test_a_lease_of_a_consumer_that_leaves_says_whether_a_handler_was_given_the_message(
+    begun: Any, is_cancel: bool, how: str
+) -> None:
+    owner = Owner(queue())
+    owner.join()
+    owner.sampled(5)
+    owner.say()
+    owner.spans.take()
+    owner.machine.left(ONE, begun=begun, is_cancel=is_cancel)
+    owner.traces.left(ONE, begun, is_cancel=is_cancel)
+    assert owner.spans.take() == [f"lease ann {how}"]
+
+
 def test_what_leaves_without_an_acknowledgment_says_why() -> None:
     owner = Owner(queue(expiration_us=LEASE_US))
     owner.sampled(5)

@@ -646,10 +646,14 @@ def test_what_no_handler_was_given_is_told_apart_from_what_was_given_back() -> N
     bench.clients.cancel(client, QueueCancel("work", "", "", {7: [(2, 2)]}, unseen=True))
     bench.clients.cancel(client, QueueCancel("work", "", "", {7: [(1, 1)]}))
     assert [frame.header.get("unseen") for frame in owner.said("cancel")] == [True, None]
-    bench.clients.unsubscribe(client, "s")
+    bench.clients.unsubscribe(client, "s", begun={7: [(1, 1)]}, is_cancel=True)
+    for begun in ({}, None):
+        bench.subscribe(client)
+        bench.clients.unsubscribe(client, "s", begun=begun)
     bench.subscribe(client)
     bench.clients.gone(client)
-    assert [frame.header.get("said") for frame in owner.said("left")] == [True, None]
+    told = [control.read_left(frame.header, frame.body)[1:] for frame in owner.said("left")]
+    assert told == [({7: [(1, 1)]}, True), ({}, False), (None, False), (None, False)]
 
 
 def test_at_most_once_a_cancel_gives_back_the_place_of_its_consumer() -> None:
