@@ -204,7 +204,7 @@ def queue_counts(instances: Iterable[Row], queue: str) -> list[tuple[str, Row]]:
 
 
 def _no_queue(fabric: str, instances: Sequence[Row], queue: str) -> str:
-    from raylay.services.configuration.spelling import did_you_mean
+    from raylay.services.messages.spelling import did_you_mean
 
     known = sorted(
         {
@@ -266,7 +266,7 @@ def _looked_up(attached: FabricAccess, client: str, instance: str) -> list[Row]:
     met = _connected(status, client, instance)
     if met:
         return met
-    from raylay.services.configuration.spelling import did_you_mean
+    from raylay.services.messages.spelling import did_you_mean
 
     names = {str(name) for each in status["instances"] for name in each.get("clients", ())}
     hint = did_you_mean(client, names) or "`raylay connections` lists those that are"

@@ -62,7 +62,7 @@ def kinds_of(given: Sequence[str]) -> frozenset[str]:
         ConfigurationError: a text is none of these; the error has the closest name.
     """
     # Late: the tables of events are large.
-    from raylay.services.configuration.spelling import did_you_mean
+    from raylay.services.messages.spelling import did_you_mean
     from raylay.services.telemetry.catalogue import BY_EVENT
 
     found: set[str] = set()

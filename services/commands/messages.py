@@ -32,11 +32,21 @@ from raylay.services.commands.shared.options import (
     servers_meant,
 )
 from raylay.services.commands.shared.printing import echo, echo_json, print_message
-from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
+from raylay.services.errors import (
+    CommandFailed,
+    ConfigurationError,
+    ConnectionLost,
+    FabricError,
+    NoUsableServer,
+)
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
+    from raylay.services.fabric.plan import FabricRecord
+    from raylay.services.fabric.records.registry import RegistryEntry
 
+EACH_SERVER_WAIT_S = 10.0
+"""Time for which a command that needs each of several servers tries to reach one."""
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
 
 
@@ -58,13 +68,11 @@ def client_options(
     entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.observability import tracing_options
-    from raylay.services.fabric.plan import FabricRecord, client_options
+    from raylay.services.fabric.plan import client_options
     from raylay.services.telemetry.client_traces import ClientTracer
     from raylay.services.telemetry.tracing import start_tracing
 
-    record = FabricRecord.load(entry.directory)
-    if record is None:
-        raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
+    record = _record_of(entry)
     settings = FabricSettings.from_json(record.settings)
     options = {"name": name, **client_options(settings, record, group, name)}
     options["tls"] = tls_settings() or options["tls"]
@@ -83,6 +91,15 @@ def client_options(
         yield options
     finally:
         traces.close()
+
+
+def _record_of(entry: RegistryEntry) -> FabricRecord:
+    from raylay.services.fabric.plan import FabricRecord
+
+    record = FabricRecord.load(entry.directory)
+    if record is None:
+        raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
+    return record
 
 
 def with_client(
@@ -109,6 +126,51 @@ def with_client(
             run_async(run(options))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def with_each_client(
+    fabric: str,
+    group: str,
+    servers: list[str] | None,
+    name: str,
+    work: Callable[[Client], Awaitable[None]],
+) -> list[str]:
+    """Connects a client to each server, one after the other, and does some work with each: to each
+    instance of the fabric, or of the group where one is named, or to each of `servers`.
+
+    Args:
+        name: the beginning of the client's name.
+
+    Returns:
+        The reasons why servers were not reached, which ends no work with the others.
+    """
+    from raylay.services.client import Client
+
+    async def run(options: dict[str, Any]) -> None:
+        wait_s = EACH_SERVER_WAIT_S
+        async with Client(**options, on_event=ConnectionLog(), connect_wait_s=wait_s) as client:
+            await work(client)
+
+    unreached = []
+    try:
+        for each in _groups_meant(fabric, group, servers):
+            with client_options(fabric, each, servers, f"{name}-{os.getpid()}") as options:
+                for one in options["servers"]:
+                    try:
+                        run_async(run(options | {"servers": [one]}))
+                    except (ConnectionLost, NoUsableServer) as error:
+                        unreached.append(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    return unreached
+
+
+def _groups_meant(fabric: str, group: str, servers: list[str] | None) -> list[str]:
+    if group or servers_meant(fabric, servers):
+        return [group]
+    from raylay.services.configuration.model import FabricSettings
+
+    return FabricSettings.from_json(_record_of(running(fabric)).settings).groups()
 
 
 def publish(
@@ -369,7 +431,10 @@ def subscribe(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help=("Print one JSON object on each line, with topic and bookmark.")
+            "--json",
+            help=(
+                "Print one JSON object on each line: bookmark, key, correlation, times and body."
+            ),
         ),
     ] = False,
 ) -> None:

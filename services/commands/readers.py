@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.commands.messages import with_client
+from raylay.services.commands.messages import with_client, with_each_client
 from raylay.services.commands.shared.options import (
     FabricOption,
     GroupOption,
@@ -14,6 +14,8 @@ from raylay.services.commands.shared.options import (
     ServerOption,
 )
 from raylay.services.commands.shared.printing import echo, echo_json, echo_result
+from raylay.services.errors import RaylayError
+from raylay.services.messages.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
@@ -58,11 +60,34 @@ def drop(
     server: ServerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let one instance forget a named reader: retention then removes what only it needed."""
+    """Let instances forget a named reader: retention then removes what only it needed.
+
+    Every instance of the fabric is told, or of --group, or every --server: a reader may have told
+    several of them its place.
+    """
+    asked: list[str] = []
+    dropped: list[str] = []
+    known: set[str] = set()
 
     async def ask(client: Client) -> None:
-        await client.readers.drop(name)
-        line = f"{client.instance} keeps nothing for reader {name}"
-        echo_result(as_json, line, instance=client.instance, reader=name, dropped=True)
+        names = {str(each["name"]) for each in await client.readers.known()}
+        asked.append(client.instance)
+        known.update(names)
+        if name in names:
+            await client.readers.drop(name)
+            dropped.append(client.instance)
 
-    with_client(fabric, group, server, "raylay-reader", ask)
+    unreached = with_each_client(fabric, group, server, "raylay-reader", ask)
+    if dropped:
+        verb = "keeps" if len(dropped) == 1 else "keep"
+        line = f"{', '.join(dropped)} {verb} nothing for reader {name}"
+        echo_result(as_json, line, reader=name, dropped=True, instances=dropped)
+    if unreached:
+        raise RaylayError(
+            "an instance that was not reached may keep the reader, so drop it again when it runs: "
+            + "; ".join(unreached)
+        )
+    if not dropped:
+        have = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        hint = did_you_mean(name, known) or have
+        raise RaylayError(f"{', '.join(asked)}: no reader {name[:200]!r}: {hint}")

@@ -16,9 +16,9 @@ from raylay.services.configuration.model import (
     InstanceSettings,
     TopicSettings,
 )
-from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.spelling import did_you_mean
 from raylay.services.messages.topics import all_but
 from raylay.services.messages.units import format_bytes, format_milliseconds
 

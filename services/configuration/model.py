@@ -47,6 +47,7 @@ from raylay.services.configuration.transports import (
 )
 from raylay.services.configuration.views import ConflatedTopicSettings, ViewSettings
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.spelling import did_you_mean
 from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
@@ -551,9 +552,10 @@ class FabricSettings(FabricChoices, _NamedSection):
         """
         found = [instance for instance in self.instances if instance.group == name]
         if not found:
+            hint = did_you_mean(name, self.groups())
             raise ConfigurationError(
                 f"fabric {self.name} has no group {name}; "
-                f"it has {', '.join(self.groups()) or 'none'}"
+                + (hint or f"it has {', '.join(self.groups()) or 'none'}")
             )
         return found
 

@@ -14,6 +14,7 @@ from raylay.services.fabric.observability import tracing_options
 from raylay.services.fabric.plan import FabricRecord, client_options
 from raylay.services.fabric.plan import servers as servers_of_group
 from raylay.services.fabric.records import registry
+from raylay.services.messages.spelling import did_you_mean
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import Tracing, start_tracing
 
@@ -77,15 +78,19 @@ def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:
 
     Asks no controller: it reads the fabric's own record on this machine, anew each time.
 
-    Raises (when it is called):
-        FabricError: no such fabric runs here.
+    Raises:
+        FabricError: no such fabric runs here. So does the look-up when the fabric has ended.
+        ConfigurationError: the fabric has no such group.
     """
 
     def find() -> list[Server]:
         entry = registry.find(fabric)
         record = FabricRecord.load(entry.directory) if entry is not None else None
         if record is None:
-            raise FabricError(f"no fabric {fabric} runs here")
+            names = [each.name for each in registry.running()]
+            hint = did_you_mean(fabric, names) or f"there are {', '.join(names) or 'none'}"
+            raise FabricError(f"no fabric {fabric} runs here: {hint}")
         return servers_of_group(FabricSettings.from_json(record.settings), record, group)
 
+    find()  # A misspelled name is an error of the caller at once, and not of the client later.
     return find

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from raylay.services.messages.event_topics import EVENTS
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import COMMAND_AT, Command, Flag, Run
+from raylay.services.messages.spelling import queue_hint
 from raylay.services.messages.stateful import Stateful, on_topic
 from raylay.services.messages.topics import (
     TOPIC_CACHE_MAX,
@@ -262,9 +263,10 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         """Returns the sentence that refuses an acknowledgment on a topic that is no queue."""
         shown = topic[:200].decode("utf-8", "replace")
         kind = message_type.decode("utf-8", "replace")
+        hint = queue_hint(shown, kind, [(each.name, each.message_type) for _, each in self._queues])
         return (
             f"{shown!r} of type {kind!r} is no queue of {self._instance}, so there is nothing to "
-            "acknowledge: name the queue that the messages came from"
+            f"acknowledge: {hint or 'name the queue that the messages came from'}"
         )
 
     def journals(self, topic: bytes, message_type: str) -> bool:

@@ -159,6 +159,13 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
         assert done.exit_code == 0, (done.output, done.exception)
         return str(done.stdout)
 
+    def refused(*arguments: str) -> str:
+        with ThreadPoolExecutor(1) as aside:
+            command = ("reader", *arguments, "--server", server.address)
+            done = aside.submit(CliRunner().invoke, app, command).result()
+        assert done.exit_code == 1 and not done.stdout
+        return str(done.exception)
+
     with SyncClient("desk", [server.address]) as client:
         for number in range(3):
             client.publish("orders", b'{"n": %d}' % number)
@@ -169,6 +176,10 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
     )
     (found,) = json.loads(raylay("list", "--json"))
     assert (found["name"], found["topic"], found["behind"]) == ("lake", "orders", 3)
+    where = server.config.name
+    assert refused("drop", "lak") == f"{where}: no reader 'lak': did you mean lake?"
+    assert refused("drop", "billing") == f"{where}: no reader 'billing': there are lake"
     assert raylay("drop", "lake") == f"{server.config.name} keeps nothing for reader lake\n"
     assert raylay("list") == f"{server.config.name} has no named readers\n"
     assert json.loads(raylay("list", "--json")) == []
+    assert refused("drop", "lake") == f"{where}: no reader 'lake': there are none"

@@ -45,7 +45,7 @@ class FabricPlace:
         Raises:
             FabricError: the fabric has no such instance, and this host no log of it.
         """
-        from raylay.services.configuration.spelling import did_you_mean
+        from raylay.services.messages.spelling import did_you_mean
         from raylay.services.telemetry.kept_log import kept_log_directory
 
         for directory in self.directories:

@@ -25,8 +25,8 @@ from raylay.services.configuration.amps.tree import (
     stray_text,
 )
 from raylay.services.configuration.amps.types import Options, Stanza
-from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.spelling import did_you_mean
 
 _ORIGIN = re.compile(r"(.*?):(\d+): ")
 Path = tuple[str | int, ...]

@@ -6,6 +6,7 @@ import os
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric.records import registry
+from raylay.services.messages.spelling import did_you_mean
 
 NONE_RUNS = (
     "no fabric runs here: start one with `raylay up FILE`; `raylay list` shows those that are "
@@ -62,7 +63,10 @@ def find_running(name: str = "") -> registry.RegistryEntry:
         from raylay.services.fabric.records.stopped import stopped
 
         starts = [each.command for each in stopped() if each.name == name]
-        todo = f"start it with `{starts[0]}`" if starts else f"there are {names or 'none'}"
+        hint = did_you_mean(name, [each.name for each in running])
+        todo = hint or f"there are {names or 'none'}"
+        if starts:
+            todo = f"start it with `{starts[0]}`"
         raise FabricError(f"no fabric {name} runs here; {todo}")
     if not running:
         raise FabricError(NONE_RUNS)

@@ -11,6 +11,7 @@ import msgpack
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
+from raylay.services.messages.spelling import queue_hint
 from raylay.services.messages.stateful import PreparedRun
 from raylay.services.protocol.client.codec import Codec
 from raylay.services.protocol.client.commands import (
@@ -34,15 +35,18 @@ if TYPE_CHECKING:
     from raylay.services.queues.records import Keys
 
 SHOWN_CHARACTERS = 200
+NAMED_MAX = 8
+"""Number of queues that a refusal names."""
 
 _UNKNOWN = {"queue_depth": None}
 """Status values of a queue whose owner has reported nothing yet."""
 
 
-def _whole(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Fills in None for the values of a status that the owner has not reported, behind the others:
-    readers show the values in this order."""
-    return {**status, **{key: value for key, value in _UNKNOWN.items() if key not in status}}
+def _whole(status: Mapping[str, Any], definition: QueueDefinition) -> dict[str, Any]:
+    """Adds the topic of the dead letters, and fills in None for the values of a status that the
+    owner has not reported, behind the others: readers show the values in this order."""
+    unknown = {key: value for key, value in _UNKNOWN.items() if key not in status}
+    return {**status, "dead_letters": definition.dead_letters, **unknown}
 
 
 class QueueClient(Protocol):
@@ -110,12 +114,24 @@ class QueueClients:
         if frontend is None or (
             client.message_types and frontend.message_type not in client.message_types
         ):
-            raise RemoteProtocolError(
-                f"{topic[:SHOWN_CHARACTERS]!r} is no queue of {self._runtime.config.name}: name "
-                "one that it has",
-                "no_queue",
-            )
+            raise RemoteProtocolError(self.no_queue(topic, message_type, client), "no_queue")
         return frontend
+
+    def no_queue(self, topic: str, message_type: str, client: QueueClient) -> str:
+        """Returns the sentence that says that a name is no queue here, with the queue that was
+        probably meant, or the queues that there are. It names only queues that the client may
+        read."""
+        instance = self._runtime.config.name
+        queues = sorted(
+            (frontend.definition.name, frontend.definition.message_type)
+            for frontend in self._offered(client).values()
+        )
+        names = list(dict.fromkeys(name for name, _ in queues))
+        more = f" and {len(names) - NAMED_MAX} more" if names[NAMED_MAX:] else ""
+        shown = topic[:SHOWN_CHARACTERS]
+        hint = queue_hint(shown, message_type, queues)
+        there = f"its queues are {', '.join(names[:NAMED_MAX])}{more}" if names else "it has none"
+        return f"{shown!r} is no queue of {instance}: {hint or there}"
 
     # -- subscriptions -------------------------------------------------------------------------
     def has(self, client: QueueClient, name: str) -> bool:
@@ -332,7 +348,7 @@ class QueueClients:
             if not answer.error:
                 control.counts = json.loads(answer.body)
             if client.is_open:
-                self._say_status(client, command, _whole(control.status()))
+                self._say_status(client, command, _whole(control.status(), frontend.definition))
 
         try:
             if control.counts:
@@ -343,19 +359,22 @@ class QueueClients:
                 control.ask_when_started(QueueQuestion("status"), told)
         except RemoteProtocolError:
             # The owner cannot be asked: its last report is sent.
-            self._say_status(client, command, _whole(found[name]))
+            self._say_status(client, command, _whole(found[name], frontend.definition))
 
     def _shown(self, client: QueueClient, found: Mapping[str, Any]) -> dict[str, Any]:
-        """The status of the queues that the client may read, as far as its transport admits their
-        message type."""
+        """Returns the status of the queues that the client may read."""
+        return {name: found[name] for name in self._offered(client) if name in found}
+
+    def _offered(self, client: QueueClient) -> dict[str, QueueFrontend]:
+        """Returns the queues that the client may read, as far as its transport admits their message
+        type."""
         queues, readable, types = self._manager.queues, client.readable, client.message_types
         if queues is None:
             return {}
         return {
-            name: found[name]
+            name: frontend
             for name, frontend in queues.frontends.items()
-            if name in found
-            and (readable is None or readable(frontend.topic))
+            if (readable is None or readable(frontend.topic))
             and (not types or frontend.message_type in types)
         }
 

@@ -99,10 +99,12 @@ class ClientSubscriptions:
             return
         try:
             if command.max_backlog:
+                named = self._clients.queued.no_queue(
+                    command.topic, command.message_type, connection
+                )
                 raise RemoteProtocolError(
-                    f"{command.topic[:200]!r} is no queue of this instance, and only a "
-                    "queue has consumers with a backlog (max_backlog): `raylay topics` lists the "
-                    "queues; to subscribe to a topic, leave the backlog out",
+                    f"{named}; only a queue has consumers: to read a topic, subscribe to it "
+                    "without a backlog",
                     "no_queue",
                 )
             self._check_name(name, command.replace)

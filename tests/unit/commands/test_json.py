@@ -94,10 +94,12 @@ class Attached:
 class OneClient:
     """A client whose instance does what it is asked."""
 
-    instance = "a-1"
-
-    def __init__(self) -> None:
+    def __init__(self, instance: str = "a-1") -> None:
+        self.instance = instance
         self.readers = self
+
+    async def known(self) -> list[dict[str, Any]]:
+        return [{"name": "billing"}]
 
     async def drop(self, name: str) -> None:
         pass
@@ -123,6 +125,14 @@ def with_client(fabric: str, group: str, server: Any, name: str, ask: Any) -> No
     asyncio.run(ask(OneClient()))
 
 
+def with_each_client(fabric: str, group: str, server: Any, name: str, ask: Any) -> list[str]:
+    import asyncio
+
+    for each in ("a-1", "a-2"):
+        asyncio.run(ask(OneClient(each)))
+    return []
+
+
 CALLS = {
     "downgrade a-1 a-2": {"instance": "a-1", "destination": "a-2", "downgraded": True},
     "upgrade a-1 a-2": {"instance": "a-1", "destination": "a-2", "downgraded": False},
@@ -144,7 +154,7 @@ CALLS = {
     "queue ack work 1|1| 1|2|": {"queue": "work", "command": "ack", "messages": 2},
     "queue expire work --filter 1=1": {"queue": "work", "command": "expire", "messages": 1_200},
     "queue cancel work --filter 1=1": {"queue": "work", "command": "cancel", "messages": 1_200},
-    "reader drop billing": {"instance": "a-1", "reader": "billing", "dropped": True},
+    "reader drop billing": {"reader": "billing", "dropped": True, "instances": ["a-1", "a-2"]},
     "entitlement reset a-1 amy": {"instance": "a-1", "sessions": 3},
 }  # fmt: skip
 
@@ -153,8 +163,8 @@ CALLS = {
 def test_what_a_command_did_is_one_object(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (admin, queues, security, transports):
         monkeypatch.setattr(module, "controlled", controlled)
-    for module in (queues, readers):
-        monkeypatch.setattr(module, "with_client", with_client)
+    monkeypatch.setattr(queues, "with_client", with_client)
+    monkeypatch.setattr(readers, "with_each_client", with_each_client)
     done = CliRunner().invoke(cli.app, [*call.split(), "--json"])
     assert done.exit_code == 0, (done.output, done.exception)
     assert json.loads(done.stdout) == CALLS[call]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from raylay.services.configuration.amps.load import load_amps
-from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.spelling import did_you_mean, queue_hint
 
 KNOWN = ("connect_regions", "regions", "topics")
 
@@ -61,3 +61,10 @@ def test_a_misspelled_element_is_told_with_its_own_line(tmp_path: Path) -> None:
         load_amps(path)
     lines = str(caught.value).splitlines()
     assert f"{path}:3: Trnsports is unknown in AMPSConfig: did you mean Transports?" in lines
+
+
+def test_a_name_that_is_no_queue_is_told_the_queue_that_was_meant() -> None:
+    queues = [("work", "json"), ("jobs", "msgpack")]
+    assert queue_hint("wrk", "json", queues) == "did you mean work?"
+    assert queue_hint("jobs", "json", queues) == "the queue jobs is of type msgpack"
+    assert queue_hint("orders", "json", queues) == ""

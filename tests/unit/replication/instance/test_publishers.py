@@ -363,6 +363,9 @@ def test_an_acknowledgment_on_a_topic_that_is_no_queue_is_refused() -> None:
     (refused,) = bench.out.take()
     assert isinstance(refused, RefuseClient) and refused.reason == "no_queue"
     assert "'orders' of type 'json' is no queue of this instance" in refused.text
+    published(bench, None, 2, topic="wrk", command=Command.QUEUE_ACKNOWLEDGMENT)
+    (refused,) = bench.out.take()
+    assert isinstance(refused, RefuseClient) and "did you mean work?" in refused.text
 
 
 def test_a_publish_to_a_queue_goes_to_its_target() -> None:

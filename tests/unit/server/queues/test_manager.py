@@ -636,7 +636,14 @@ def test_what_is_given_back_is_what_the_session_holds() -> None:
     (frame,) = owner.said("cancel")
     assert control.read_leases(frame.body) == [((7, 2), 92)]
     bench.clients.cancel(client, QueueCancel("other", "", "c", {}))
-    assert client.said("ack")[0].header["reason"] == "no_queue"
+    (ack,) = client.said("ack")
+    assert (ack.header["reason"], ack.header["text"]) == (
+        "no_queue",
+        "'other' is no queue of a: its queues are work",
+    )
+    bench.clients.cancel(client, QueueCancel("wrk", "", "c", {}))
+    (ack,) = client.said("ack")
+    assert ack.header["text"] == "'wrk' is no queue of a: did you mean work?"
 
 
 def test_what_no_handler_was_given_is_told_apart_from_what_was_given_back() -> None:
