@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from collections.abc import Callable
@@ -43,6 +44,15 @@ _NOT_OF_A_HOST = re.compile(r"[/,@\s]")
 
 FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
 """Longest frame that is read: a record in a journal may be as large as a whole frame."""
+
+
+def failure_text(error: Exception, address: str) -> str:
+    """Returns why no stream to an address could be opened. The address is not repeated, as the
+    event loop does in its own words for a refused connection."""
+    text = str(error).removeprefix(f"{address}: ")
+    if isinstance(error, OSError) and error.errno and "Connect call failed" in text:
+        return os.strerror(error.errno).lower()
+    return text
 
 
 class Connection(asyncio.Protocol):

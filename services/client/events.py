@@ -226,9 +226,11 @@ class ServerRefused:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForServer:
-    """Every server that may be used is down; the next attempt comes after a pause."""
+    """Every server that may be used is down; the next attempt comes after a pause. `tried` has the
+    address of each server that was tried, and why that failed."""
 
     pause_s: float
+    tried: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

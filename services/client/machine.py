@@ -239,6 +239,8 @@ class ClientMachine:
         self._lasting: dict[str, str] = {}
         """By the address of each server of this round whose attempt failed for a reason that
         lasts: the reason."""
+        self._tried: dict[str, str] = {}
+        """By the address of each server of this round whose attempt failed: the reason."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0
@@ -366,6 +368,7 @@ class ClientMachine:
         self._untried = deque((*self.chooser.candidates(), *asks))
         self._attempts = 0
         self._lasting.clear()
+        self._tried.clear()
 
     def _servers_resolved(
         self, event: ServersResolved, now_s: float, effects: list[Effect]
@@ -403,11 +406,12 @@ class ClientMachine:
         pause_s = self._backoff.next_pause_s()
         self._deadline_s = now_s + pause_s
         refused = tuple(self.chooser.refused().items())
-        effects.append(
-            Notify(
-                WaitingForSafeInstance(refused, pause_s) if refused else WaitingForServer(pause_s)
-            )
+        waits = (
+            WaitingForSafeInstance(refused, pause_s)
+            if refused
+            else WaitingForServer(pause_s, tuple(self._tried.items()))
         )
+        effects.append(Notify(waits))
 
     def _connection_opened(
         self, event: ConnectionOpened, now_s: float, effects: list[Effect]
@@ -448,6 +452,7 @@ class ClientMachine:
     def _lost(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
         """Notes that the stream has ended or was given up, and goes on to the next server."""
         was = self.state
+        self._tried[self.address] = reason
         if was in (ClientState.CONNECTING, ClientState.LOGGING_ON):
             self._next_server(now_s, effects)
             return

@@ -15,7 +15,12 @@ from functools import partial, wraps
 from typing import Any, Protocol
 
 from raylay.services.client.arguments import Resolver
-from raylay.services.client.connection import Connection, open_connection, split_address
+from raylay.services.client.connection import (
+    Connection,
+    failure_text,
+    open_connection,
+    split_address,
+)
 from raylay.services.client.events import (
     ClientEvent,
     ClientStopped,
@@ -430,7 +435,7 @@ class ClientRuntime:
         try:
             connection = await open_connection(address, make, self._tls)
         except (OSError, ValueError) as error:
-            reason = self.refusals[address] = str(error).removeprefix(f"{address}: ")
+            reason = self.refusals[address] = failure_text(error, address)
             lasting = isinstance(error, TlsError) and error.lasting
             self._perform(ConnectionEnded(number, reason, lasting))
             return

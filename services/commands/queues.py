@@ -3,7 +3,8 @@ subscribe QUEUE --backlog N` consumes one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +27,14 @@ queue_app = typer.Typer(
     help="Show queues, and acknowledge, expire or give back their messages.",
     pretty_exceptions_enable=False,
 )
+FIRST = {
+    "topic": "queue",
+    "queue_depth": "depth",
+    "available_here": "available here",
+    "leases": "leased here",
+    "consumers": "consumers here",
+}
+"""Values of a queue's status that are shown without --all, with the names by which they are."""
 QueueArgument = Annotated[str, typer.Argument(help="The name of the queue.")]
 TypeOption = Annotated[str, typer.Option("--type", help="The message type of the queue.")]
 BookmarksArgument = Annotated[
@@ -43,7 +52,10 @@ def status(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show all values of the status.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all values as one JSON object.")
+    ] = False,
 ) -> None:
     """Show the status of a queue at one instance: how many messages wait, are leased, and are owned
     there."""
@@ -53,13 +65,41 @@ def status(
         if as_json:
             echo_json(found)
             return
-        width = max(map(len, found), default=0)
-        for name, value in found.items():
-            is_count = type(value) is int and name != "pid"
-            shown = f"{value:,}" if is_count else "unknown" if value is None else value
-            echo(f"{name.replace('_', ' '):<{width}}  {shown}")
+        if every:
+            rows = [(name.replace("_", " "), _number(name, value)) for name, value in found.items()]
+        else:
+            rows = first_rows(found)
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, text in rows:
+            echo(f"{name:<{width}}  {text}")
+        if not every:
+            echo("--all shows the other values")
 
     with_client(fabric, group, server, "raylay-queue", show)
+
+
+def first_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns name and text of what a user asks first about a queue, from its status."""
+    rows = [(label, _number(name, found[name])) for name, label in FIRST.items() if name in found]
+    if "age_of_oldest_lease_us" in found:
+        age_us = found["age_of_oldest_lease_us"]
+        rows.append(("oldest lease", f"{age_us / 1e6:,.1f} s" if age_us else "none"))
+    # These say something only where they differ from the usual.
+    if found.get("dead_letters"):
+        rows.append(("dead letters go to", found["dead_letters"]))
+    if found.get("is_ready") is False:
+        rows.append(("is ready", "False: the queue still reads what is in the log"))
+    if found.get("why"):
+        rows.append(("why", found["why"]))
+    return rows
+
+
+def _number(name: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if type(value) is int and name != "pid":
+        return f"{value:,}"
+    return str(value)
 
 
 @queue_app.command("ack")

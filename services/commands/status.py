@@ -204,7 +204,8 @@ def topics(
     \b
     type          the message type; *: declared for any, none came yet
     messages      that are in the journal of the instance which has most
-    size          of these messages and their headers there, before compression
+    size          of these messages and their headers there, before compression; a
+                  dash: the topic has only records of a queue, which are no messages
     oldest        when the oldest message of any journal came (UTC), and the newest
     rate          messages a second now
     journaled by  the instances whose transaction log takes it, or that have the
@@ -257,7 +258,10 @@ def topics(
 def _stored(row: TopicRow | TopicTotal) -> tuple[str, str, str, str]:
     from raylay.services.messages.units import about_bytes
 
-    size = about_bytes(row.bytes) if row.bytes else ""
+    if not row.messages:
+        size = "-" if row.bytes else ""
+    else:
+        size = about_bytes(row.bytes)
     return f"{row.messages:,}", size, short_time(row.oldest_us), short_time(row.newest_us)
 
 

@@ -53,4 +53,4 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_the_page(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     typist = Typist(PAGE, server.address, tmp_path, monkeypatch, left_out=STARTS)
     typist.type()
-    assert typist.compared == 19
+    assert typist.compared == 21

@@ -57,7 +57,8 @@ class ConnectionLog:
             # Counted without it: it may have numbers, and is not the same each time.
             text = f": {event.text}" if event.text else ""
         elif isinstance(event, WaitingForServer):
-            line = "no server answers, trying again"
+            tried = "; ".join(f"{address}: {reason}" for address, reason in event.tried)
+            line = "no server answers, trying again" + (f" ({tried})" if tried else "")
         elif isinstance(event, WaitingForSafeInstance):
             refused = "; ".join(f"{name}: {reason}" for name, reason in event.refused)
             line = f"waiting for an instance that is safe to use ({refused})"

@@ -195,9 +195,8 @@ def print_message(message: Message, as_json: bool, focused: bool = False) -> Non
     """Prints a message to the standard output: its bytes as they are, or escaped on a terminal.
 
     Args:
-        as_json: whether to print an object, with the instance and the bookmark.
-        focused: whether the topic is a SOW topic; the object then has the key and the kind of the
-            row.
+        as_json: whether to print an object, whose fields are the message's attributes in Python.
+        focused: whether the topic is a SOW topic; the object then has the kind of the row.
     """
     if as_json:
         sys.stdout.write(f"{json_line(_object(message, focused))}\n")
@@ -224,13 +223,23 @@ def write_body(body: bytes, front: str = "") -> None:
 
 
 def _object(message: Message, focused: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"topic": message.topic, "bookmark": message.bookmark}
+    found: dict[str, Any] = {
+        "topic": message.topic,
+        "message_type": message.message_type,
+        "bookmark": message.bookmark,
+        "publisher": message.publisher,
+        "sequence": message.sequence,
+    }
     if focused:
         found["kind"] = message.kind
         if message.reason:
             found["reason"] = message.reason
-        found["key"] = message.key.decode("utf-8", "replace")
+    found["key"] = message.key.decode("utf-8", "replace")
+    found["correlation"] = message.correlation.decode("utf-8", "replace")
+    found["origin_time_us"] = message.origin_time_us
     if message.kind == "publish":
         found["timestamp_us"] = message.timestamp_us
+    if message.is_sampled:
+        found["traceparent"] = message.traceparent
     found["body"] = message.body.decode("utf-8", "replace")
     return found

@@ -515,6 +515,7 @@ def test_every_server_down_pauses_grow() -> None:
         bench.lose()
         [waiting] = told(bench.lose())
         assert isinstance(waiting, WaitingForServer)
+        assert [address for address, reason in waiting.tried if reason] == ["A:1", "B:1"]
         pauses.append(waiting.pause_s)
         assert bench.machine.wake_s == bench.now_s + waiting.pause_s
         bench.now_s += waiting.pause_s

@@ -164,15 +164,18 @@ def test_a_client_that_waits_says_why_once_and_how_often(
 ) -> None:
     now_s = 0.0
     tell = ConnectionLog(lambda: now_s)
+    tried = (("a:1", "connection refused"), ("b:2", "no answer within 3.0 s"))
     for _ in range(3):
-        tell(WaitingForServer(0.1))
+        tell(WaitingForServer(0.1, tried))
         tell(WaitingForSafeInstance((("A-2", "it was downgraded"),), 0.1))
     tell.finish()
     tell(WaitingForServer(0.1))
     assert capsys.readouterr().err.splitlines() == [
-        "raylay: no server answers, trying again",
+        "raylay: no server answers, trying again (a:1: connection refused; b:2: no answer within "
+        "3.0 s)",
         "raylay: waiting for an instance that is safe to use (A-2: it was downgraded)",
-        "raylay: no server answers, trying again (3 times)",
+        "raylay: no server answers, trying again (a:1: connection refused; b:2: no answer within "
+        "3.0 s) (3 times)",
         "raylay: waiting for an instance that is safe to use (A-2: it was downgraded) (3 times)",
         "raylay: no server answers, trying again",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -49,7 +50,9 @@ def message(**values: Any) -> Any:
     return SimpleNamespace(
         **{
             "kind": "publish", "topic": "t", "bookmark": "1|1|", "key": b"", "reason": "",
-            "timestamp_us": 1, "body": HOSTILE.encode(), **values,
+            "timestamp_us": 1, "body": HOSTILE.encode(), "message_type": "json", "publisher": 1,
+            "sequence": 1, "correlation": HOSTILE.encode(), "origin_time_us": 1,
+            "is_sampled": False, **values,
         }
     )  # fmt: skip
 
@@ -87,6 +90,18 @@ def test_a_message_on_a_terminal_is_no_command(monkeypatch: pytest.MonkeyPatch) 
             printing.print_message(each, as_json, True)
             text = made.written.decode()
             assert text.endswith("\n") and text[:-1].isprintable()
+
+
+def test_json_has_everything_that_a_message_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = {
+        "topic": "orders/failed", "message_type": "json", "bookmark": "7|2|", "publisher": 7,
+        "sequence": 2, "key": "k", "correlation": '{"queue": "work"}', "origin_time_us": 3,
+        "timestamp_us": 4, "traceparent": "00-1-2-01", "body": "{}",
+    }  # fmt: skip
+    raw = {name: attributes[name].encode() for name in ("key", "correlation", "body")}
+    monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=False))
+    printing.print_message(message(**attributes | raw, is_sampled=True), True)
+    assert json.loads(made.written) == attributes
 
 
 def test_a_message_in_a_pipe_has_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

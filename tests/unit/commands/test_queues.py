@@ -18,7 +18,11 @@ from raylay.services.cli import app
 
 pytestmark = pytest.mark.covers("Queues", "`raylay queue`")
 
-STATUS = {"queue_depth": 12_345, "owned": 3, "topic": "work", "pid": 15476}
+STATUS = {
+    "topic": "work", "queue_depth": 12_345, "available_here": 1_000, "leases": 3, "consumers": 2,
+    "age_of_oldest_lease_us": 4_321_000, "floor_txid": 9, "pid": 15476, "dead_letters": "failed",
+    "is_ready": True, "why": "",
+}  # fmt: skip
 
 
 class Answering(FakeServer):
@@ -54,10 +58,23 @@ def raylay(*arguments: str) -> Any:
 
 def test_the_status_of_a_queue(there: ServerThread) -> None:
     shown = raylay("queue", "status", "work")
-    assert (shown.exit_code, shown.stdout) == (
-        0,
-        "queue depth  12,345\nowned        3\ntopic        work\npid          15476\n",
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines() == [
+        "queue               work",
+        "depth               12,345",
+        "available here      1,000",
+        "leased here         3",
+        "consumers here      2",
+        "oldest lease        4.3 s",
+        "dead letters go to  failed",
+        "--all shows the other values",
+    ]
+    every = dict(
+        line.split("  ", 1)
+        for line in raylay("queue", "status", "work", "--all").stdout.splitlines()
     )
+    assert list(every) == [name.replace("_", " ") for name in STATUS]
+    assert every["queue depth"].strip() == "12,345" and every["pid"].strip() == "15476"
     assert json.loads(raylay("queue", "status", "work", "--json").stdout) == STATUS
 
 

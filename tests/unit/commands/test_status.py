@@ -24,7 +24,10 @@ from raylay.services.fabric.records.registry import RegistryEntry, process_start
 
 NOON_US = 1_795_953_600_000_000
 TOPICS = [
-    [("orders", "json", count, 2048 * count, NOON_US, NOON_US + 61_000_000, count + 5)]
+    [
+        ("orders", "json", count, 2048 * count, NOON_US, NOON_US + 61_000_000, count + 5),
+        ("work", "json", 0, 6_246, 0, 0, 0),
+    ]
     for count in (1_000, 3_000)
 ]
 """At the first and the second look."""
@@ -256,6 +259,8 @@ def test_topics_are_shown_with_their_rate_and_who_journals_them(
     assert rows == [
         ["orders", "json", "3,000", "5.9", "MiB", *day, "500.0/s", "all"],
         ["live", "*", "0", "nobody"],
+        # It has only records of a queue, which are no messages.
+        ["work", "json", "0", "-", "nobody"],
     ]
 
 
