@@ -366,6 +366,8 @@ class MessageBatch(Generic[Value]):
         queue: name of the queue that delivered the messages; empty: none did.
         lease_s: lease of a queue's messages, in seconds from when they were sent; 0: as long as the
             client is connected.
+        is_last_try: whether one of a queue's messages leaves the queue if this delivery is in vain,
+            too.
         lease_end_s: time, by `time.monotonic`, at which the client gives back messages that no
             handler was given; 0: never.
         decoder: parses the bodies, where the subscription was given a type.
@@ -376,6 +378,7 @@ class MessageBatch(Generic[Value]):
         "count",
         "decoder",
         "first_txid",
+        "is_last_try",
         "kind",
         "lease_end_s",
         "lease_s",
@@ -403,6 +406,7 @@ class MessageBatch(Generic[Value]):
         reason: str = "",
         queue: str = "",
         lease_s: float = 0.0,
+        is_last_try: bool = False,
     ) -> None:
         self.subscription_id = subscription_id
         self.count = count
@@ -416,6 +420,7 @@ class MessageBatch(Generic[Value]):
         self.reason = reason
         self.queue = queue
         self.lease_s = lease_s
+        self.is_last_try = is_last_try
         self.lease_end_s = 0.0
         self.decoder: BodyDecoder | None = None
 

@@ -73,11 +73,14 @@ class DeliverLeased(NamedTuple):
     Attributes:
         folded_txid: the transaction id up to which the owner had folded the journal when it
             decided.
+        is_last_try: whether one of the messages is removed if this delivery is in vain, too. The
+            consumer then sends each acknowledgment before it handles the next message.
     """
 
     consumer: Consumer
     messages: Sequence[LeasedDelivery]
     folded_txid: int
+    is_last_try: bool = False
 
 
 class DeliverOnce(NamedTuple):
@@ -87,6 +90,11 @@ class DeliverOnce(NamedTuple):
     consumer: Consumer
     messages: Sequence[LeasedDelivery]
     folded_txid: int
+
+    @property
+    def is_last_try(self) -> bool:
+        """Returns False: the messages have left the queue already."""
+        return False
 
 
 class QueueRecordDraft(NamedTuple):

@@ -240,7 +240,7 @@ class QueueFrontend:
         Args:
             now_us: the present time of the instance's steady clock.
         """
-        consumer, messages, folded_txid = decision
+        consumer, messages, folded_txid = decision[:3]
         removed = self._removed
         if removed:
             removed.forget(folded_txid)

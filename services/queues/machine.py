@@ -427,6 +427,7 @@ class QueueMachine:
         dispatcher, known_txid = self._dispatcher, self.state.history.folded_txid
         until_us = self.state.now_us + self._lease_us if self._lease_us else 0
         found: dict[Consumer, list[LeasedDelivery]] = {}
+        last_tries: set[Consumer] = set()
         left = messages_max
         while left > 0:
             chosen = dispatcher.lease_next(left)
@@ -445,8 +446,11 @@ class QueueMachine:
                 there.append(LeasedDelivery(message.txid, key, number, until_us))
                 number += 1
             self._leases.lease_all(consumer, messages, until_us)
+            if self._leases.is_last_try(messages):
+                last_tries.add(consumer)
         self.state.decisions += [
-            DeliverLeased(consumer, there, known_txid) for consumer, there in found.items()
+            DeliverLeased(consumer, there, known_txid, consumer in last_tries)
+            for consumer, there in found.items()
         ]
 
     def _draft_sends(self, messages_max: int) -> None:

@@ -4,6 +4,8 @@ given counts."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +39,55 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Ser
     made = Server(tmp_path / "solo", config)
     yield made, most
     made.kill()
+
+
+CONSUMER = """
+import asyncio, os, sys
+from raylay import Client
+
+async def main():
+    async with Client("dies", servers=[sys.argv[1]]) as client:
+        async with client.queue("work", backlog=10) as work:
+            async for message in work:
+                print(message.body.decode(), flush=True)
+                if message.body == b"803":
+                    os._exit(9)
+                if message.body == b"809":
+                    break
+        await client.flush()
+
+asyncio.run(main())
+"""
+
+
+def test_only_the_message_that_ends_its_consumers_becomes_a_letter(
+    server: tuple[Server, int],
+) -> None:
+    """Finished ones before it are acknowledged before it is handled, where its delivery, or
+    theirs, is the last one."""
+    instance, most = server
+    with SyncClient("reader", servers=[instance.address]) as reader:
+        failed = reader.subscribe(LETTERS)
+        for number in range(800, 810):
+            reader.publish("orders", b"%d" % number)
+        reader.flush()
+        handled: list[str] = []
+        for _ in range(most + 2):
+            made = subprocess.run(
+                [sys.executable, "-c", CONSUMER, instance.address],
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+            handled += made.stdout.split()
+            if made.returncode == 0:
+                break
+            assert made.returncode == 9
+        letter: Message = next(iter(failed))
+        assert letter.body == b"803"
+        assert json.loads(letter.correlation)["deliveries"] == most
+        assert set(handled) == {str(number) for number in range(800, 810)}
+        assert handled.count("803") <= most + 1
 
 
 def fail_once(client: SyncClient, ack: str) -> None:

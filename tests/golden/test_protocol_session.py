@@ -405,6 +405,8 @@ def test_the_bytes_of_a_delivery_of_a_queue() -> None:
     )
     parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"])
     assert b"lp" not in b"".join(parts)
+    parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"], is_last_try=True)
+    assert b"".join(parts).endswith(b"\xa1q\x01\xa4last\xc3one")
     parts, _ = queue_delivery_parts("s", 1, 5, None, [b"one"], traced=True)
     assert b"".join(parts).endswith(b"\xa1q\x01\xa2tr\x01one")
 

@@ -57,6 +57,10 @@ def test_a_delivery_comes_as_it_went_with_its_records_untouched(
     assert control.records_of(found, [LEASED[0], LEASED[2]]) == [RECORDS[0], RECORDS[2]]
     header, body = read(joined(control.deliver(decision, RECORDS, decided_us=9)))
     assert control.read_deliver(header, body).decided_us == 9
+    if kind is DeliverLeased:
+        last = DeliverLeased(*decision[:3], is_last_try=True)
+        header, body = read(joined(control.deliver(last, RECORDS)))
+        assert control.read_deliver(header, body).decision == last
 
 
 def test_the_bytes_of_a_delivery() -> None:

@@ -273,6 +273,11 @@ class QueueConsumer(Generic[Value]):
         self._held: deque[QueueMessage[Value]] = deque()
         self._parts: deque[MessageBatch[Value]] = deque()
         """Parts of a delivery that were not handed out, for a caller that reads batches."""
+        self._is_last_try = False
+        """Whether a message leaves the queue if its present delivery is in vain, too. Then the
+        acknowledgments of finished messages leave the process before the next message is handled:
+        if that one ends the process, the queue's owner takes the oldest message without an
+        acknowledgment for the culprit."""
         self._given: list[QueueMessage[Value] | QueueBatch[Value]] = []
         """What the application was given, or is given next, and may still have in hand. Empty with
         `ack="auto"`, where that is `_current`."""
@@ -340,6 +345,8 @@ class QueueConsumer(Generic[Value]):
                 self._host.settle(self, current, "ack")
         else:
             self._settle_current()
+        if self._is_last_try:
+            self._host.publish_acks()
         while True:
             held = self._held
             while held:
@@ -360,6 +367,7 @@ class QueueConsumer(Generic[Value]):
                 batch = await self._next_delivery()
             if batch is None:
                 raise StopAsyncIteration
+            self._tries(batch)
             self._held = deque(self.messages_of(batch))
             if not self.is_auto:
                 self._give(self._held)
@@ -373,6 +381,8 @@ class QueueConsumer(Generic[Value]):
             LocalProtocolError: messages of the last delivery were read one by one, and not all.
         """
         self._settle_current()
+        if self._is_last_try:
+            self._host.publish_acks()
         if self._held:
             raise LocalProtocolError(
                 f"consumer of {self.queue}: {len(self._held)} messages of a delivery are to be "
@@ -385,6 +395,7 @@ class QueueConsumer(Generic[Value]):
                     self._parts.appendleft(part)
                     self._give_back_overdue()
                     continue
+                self._tries(part)
                 batch = QueueBatch(part, self)
                 self._current = batch
                 if not self.is_auto:
@@ -400,6 +411,12 @@ class QueueConsumer(Generic[Value]):
         batch is acknowledged when the next one is asked for."""
         while (batch := await self.next_batch()) is not None:
             yield batch
+
+    def _tries(self, batch: MessageBatch[Value]) -> None:
+        """Notes which delivery, or which part of one, the application is given next."""
+        self._is_last_try = batch.is_last_try
+        if batch.is_last_try:
+            self._host.publish_acks()
 
     def _give(self, given: Iterable[QueueMessage[Value] | QueueBatch[Value]]) -> None:
         """Remembers what the application is given with `ack="manual"`, until it has settled it or
@@ -521,6 +538,7 @@ def _parts_of(batch: MessageBatch[Value], messages_max: int) -> list[MessageBatc
             traced=batch.traced,
             queue=batch.queue,
             lease_s=batch.lease_s,
+            is_last_try=batch.is_last_try,
         )
         part.arrival, part.lease_end_s = batch.arrival, batch.lease_end_s
         part.decoder = batch.decoder

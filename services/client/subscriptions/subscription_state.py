@@ -283,6 +283,7 @@ class SubscriptionState:
             bool(get("tr")),
             queue=self.topic if get("q") else "",
             lease_s=(get("lp") or 0) / 1000,
+            is_last_try=bool(get("last")),
         )
 
     def _without_received(

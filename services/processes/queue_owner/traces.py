@@ -210,7 +210,7 @@ class QueueTraces:
             if not self._marks:
                 return 0
             now_ns = time.time_ns()
-            consumer, messages, _ = decision
+            consumer, messages = decision[:2]
             found = self._marks.of(messages)
             for mark, (_, key, number, until_us) in found:
                 self._marks.leased(mark, MessageLease(key, consumer, number, until_us), now_ns)

@@ -4,7 +4,8 @@ frames.
     owner to instance
       hello    queue, start (number of this start), pid: the first frame
       deliver  session, sub, tx: folded_txid, sent: whether it has left the queue already, n, tr:
-               when, in microseconds since 1970, where one of the messages is sampled; body: n
+               when, in microseconds since 1970, where one of the messages is sampled, last: whether
+               one of them is removed if this delivery is in vain, too; body: n
                leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
                they are in the journal
       draft    tag, cmd; body: of the record
@@ -181,7 +182,7 @@ def deliver(
 ) -> tuple[Sequence[bytes], int]:
     """Encodes a delivery with the records of its messages. Returns the pieces, and their length in
     bytes."""
-    consumer, messages, folded_txid = decision
+    consumer, messages, folded_txid = decision[:3]
     pack = _LEASED.pack
     leases = b"".join(
         [pack(txid, *key, number, until_us) for txid, key, number, until_us in messages]
@@ -194,6 +195,8 @@ def deliver(
         "sent": type(decision) is DeliverOnce,
         "n": len(messages),
     }
+    if decision.is_last_try:
+        header["last"] = True
     if decided_us:
         header["tr"] = decided_us
     size_bytes = len(leases) + sum(map(len, records))
@@ -215,8 +218,12 @@ def read_deliver(header: Header, body: bytes) -> QueueDelivery:
         LeasedDelivery(txid, (publisher, sequence), number, until_us)
         for txid, publisher, sequence, number, until_us in _LEASED.iter_unpack(body[:records_at])
     ]
-    kind = DeliverOnce if header.get("sent") else DeliverLeased
-    decision = kind(consumer_of(header), messages, whole(header, "tx"))
+    decision: DeliverLeased | DeliverOnce
+    consumer, folded_txid = consumer_of(header), whole(header, "tx")
+    if header.get("sent"):
+        decision = DeliverOnce(consumer, messages, folded_txid)
+    else:
+        decision = DeliverLeased(consumer, messages, folded_txid, bool(header.get("last")))
     decided_us = whole(header, "tr") if "tr" in header else 0
     return QueueDelivery(decision, body[records_at:], decided_us)
 

@@ -181,6 +181,7 @@ def queue_delivery_parts(
     lease_ms: int | None,
     records: Sequence[bytes],
     traced: bool = False,
+    is_last_try: bool = False,
 ) -> tuple[Sequence[bytes], int]:
     """Encodes a delivery of a queue. Returns the pieces, and their length in bytes.
 
@@ -189,12 +190,15 @@ def queue_delivery_parts(
         lease_ms: length of the lease in milliseconds; None: until the client has left.
         records: the records of all messages, in one piece or several.
         traced: whether one of them carries a trace context.
+        is_last_try: whether one of them leaves the queue if this delivery is in vain, too.
     """
     header: Header = {"c": "p", "sub": subscription, "n": count, "ts": now_us, "q": 1}
     if lease_ms is not None:
         header["lp"] = lease_ms
     if traced:
         header["tr"] = 1
+    if is_last_try:
+        header["last"] = True
     return _with_records(header, records, sum(map(len, records)))
 
 

@@ -103,6 +103,7 @@ class Codec(Protocol):
         lease_ms: int | None,
         records: Sequence[bytes],
         traced: bool = False,
+        is_last_try: bool = False,
     ) -> tuple[Sequence[bytes], int]:
         """Encodes a delivery of a queue, in pieces as `delivery`."""
 

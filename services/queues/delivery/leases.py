@@ -186,6 +186,14 @@ class LeaseTable:
             return "max_deliveries"
         return ""
 
+    def is_last_try(self, messages: Sequence[QueuedMessage]) -> bool:
+        """Returns whether one of these messages has one delivery in vain left."""
+        before_last = self._deliveries_max - 1
+        if before_last <= 0 or not self._tries:
+            return before_last == 0
+        tries = map(self._tries.get, messages)
+        return any(each is not None and each.deliveries >= before_last for each in tries)
+
     def deliveries(self, message: QueuedMessage) -> int:
         """Returns how often a message was delivered in vain here, as far as that is counted: since
         the last start, in a queue with a limit of deliveries or of cancels."""

@@ -73,6 +73,8 @@ class QueueDeliveries:
         records: Sequence[bytes],
         since_us: int,
         steady_us: int,
+        *,
+        is_last_try: bool = False,
     ) -> ConsumerSubscription | None:
         """Sends messages, with their records as the journal has them. Returns the terms that the
         owner is to be told if the socket is full now; None: nothing changes.
@@ -80,6 +82,7 @@ class QueueDeliveries:
         Args:
             since_us: the time of the owner's decision, where one of the messages is traced; else 0.
             steady_us: the present time of the clock by which leases end.
+            is_last_try: see `DeliverLeased`.
         """
         client = self._sessions.get(consumer[0])
         if client is None:
@@ -90,12 +93,15 @@ class QueueDeliveries:
         lease_ms = left_us // 1000 if until_us else None
         name = name_of(consumer)
         is_traced = since_us > 0
+        count = len(messages)
         client.send_parts(
-            *client.codec.queue_delivery(name, len(messages), now_us, lease_ms, records, is_traced)
+            *client.codec.queue_delivery(
+                name, count, now_us, lease_ms, records, is_traced, is_last_try
+            )
         )
         if is_traced:
             self._trace(client, consumer, messages, records, since_us, now_us)
-        self.delivered += len(messages)
+        self.delivered += count
         if DELIVER in self._runtime.occurrences.listened:
             queue = self.subscribed[consumer[0]][name][0].definition.name
             self.occurrences.delivered(client.client_name, records, queue=queue)

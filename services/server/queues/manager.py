@@ -308,7 +308,12 @@ class QueueControl:
                 records = control.records_of(delivery, decided.send)
             decided_us = delivery.decided_us
             full = manager.deliveries.deliver(
-                decision.consumer, decided.send, records, decided_us, manager.steady_us()
+                decision.consumer,
+                decided.send,
+                records,
+                decided_us,
+                manager.steady_us(),
+                is_last_try=decision.is_last_try,
             )
             if full is not None:
                 self.consumes(full)

@@ -161,6 +161,42 @@ async def test_a_flush_says_acknowledgments_that_wait_for_others(
     await server.stop()
 
 
+@run
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+@pytest.mark.parametrize("by", ["messages", "batches"])
+async def test_before_a_message_whose_last_try_it_is_what_is_done_is_acknowledged(
+    by: str, ack: str
+) -> None:
+    """Each time, because the process may end in any handler. Otherwise they go together."""
+    server = await FakeServer().start()
+    server.auto_ack = True
+
+    def sends(*sequences: int, **more: Any) -> None:
+        name = server.session.commands("subscribe")[-1]["sub"]
+        payload = records(7, sequences, topic="orders")
+        server.session.deliver(name, payload, q=1, lp=30_000, **more)
+
+    async with client_of(server) as client:
+        outbox = client.runtime.machine.outbox
+        async with client.queue("work", backlog=40, ack=ack) as work:
+            sends(1, 2, 3)
+            sends(4, 5, 6, last=True)
+            sends(7, 8, 9)
+            while work.queued_messages < 9:
+                await asyncio.sleep(0)
+            published: list[int] = []
+            for _ in range(3):
+                before = outbox.next_sequence
+                for _ in range(3 if by == "messages" else 1):
+                    given = await (anext(work) if by == "messages" else work.next_batch())
+                    assert given is not None
+                    if ack == "manual":
+                        given.acknowledge()
+                published.append(outbox.next_sequence - before)
+            assert published == ([0, 3, 1] if by == "messages" else [0, 1, 1])
+    await server.stop()
+
+
 @pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
 @run
 async def test_what_an_exception_leaves_is_given_back() -> None:

@@ -71,6 +71,21 @@ def test_several_are_leased_and_ended_together_as_one_by_one(until_us: int) -> N
     assert not made.consumers() and not len(made)
 
 
+def test_the_last_try_of_a_message_is_the_one_after_all_others_were_in_vain() -> None:
+    first, second = message(1), message(2)
+    assert not LeaseTable().is_last_try([first])
+    assert not LeaseTable(cancels_max=1).is_last_try([first])
+    assert LeaseTable(deliveries_max=1).is_last_try([first])
+    made = LeaseTable(deliveries_max=3)
+    assert not made.is_last_try([first, second])
+    assert not made.tried(second, is_cancel=False)
+    assert not made.is_last_try([first, second])
+    assert not made.tried(second, is_cancel=False)
+    assert made.is_last_try([first, second]) and not made.is_last_try([first])
+    made.forget(second)
+    assert not made.is_last_try([first, second])
+
+
 def test_leases_end_in_order_of_time_and_those_without_an_end_do_not() -> None:
     made = LeaseTable()
     messages = [message(at) for at in range(4)]

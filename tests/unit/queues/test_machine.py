@@ -366,6 +366,20 @@ def test_of_a_consumer_that_unsubscribes_that_counts_which_a_handler_was_given(
     assert delivered(here.take()) == {TWO: [at for at in (1, 2, 3, 5) if at not in gone]}
 
 
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_a_delivery_says_whether_a_message_leaves_when_it_is_in_vain_too(most: int) -> None:
+    here = Instance(queue(deliveries_max=most, cancels_max=9))
+    here.publish(1, 3)
+    said = []
+    for number in range(1, max(most, 1) + 1):
+        here.join((number, "s"), backlog=3)
+        (decision,) = here.take()
+        assert isinstance(decision, DeliverLeased) and len(decision.messages) == 3
+        said.append(decision.is_last_try)
+        here.machine.left((number, "s"))
+    assert said == {0: [False], 1: [True], 3: [False, False, True]}[most]
+
+
 @pytest.mark.parametrize("is_cancel", [True, False])
 def test_a_handler_that_fails_gives_back_its_message_once(is_cancel: bool) -> None:
     here = Instance(queue(cancels_max=2))
