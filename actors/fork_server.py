@@ -28,6 +28,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 RAYLET_ARGUMENT = "--raylet-name="
@@ -39,8 +40,12 @@ ANSWER_S_MAX = 10.0
 REQUEST_S_MAX = 2.0
 """Longest wait of the process for the rest of a request."""
 REQUEST_BYTES_MAX = 1 << 22
-OWN_VARIABLES = ("RAY_JOB_ID",)
-"""The variables that differ between the workers of one node, and are read after the fork."""
+JOB_VARIABLE = "RAY_JOB_ID"
+"""The variable in which a raylet tells a worker its job."""
+NO_JOB = "ffffffff"
+"""The job of a worker that may have work of any."""
+OWN_VARIABLES = (JOB_VARIABLE,)
+"""The variables that differ between the workers of one node."""
 RAYLET_VARIABLE = "RAY_RAYLET_PID"
 """The variable in which a raylet tells its workers its pid."""
 KEPT_MODULES = ("raylay.actors.child", "raylay.services.processes.link.run_link", "uvloop")
@@ -170,14 +175,23 @@ def claim_server(path: str) -> Claim | None:
     return claim
 
 
-def start_server(claim: Claim, start: list[Any]) -> None:
+def start_server(claim: Claim, start: list[Any], load: Callable[[], None]) -> None:
     """Forks the process that further workers are forked from. Returns in this worker, and in every
     fork that is to run another one, whose `sys.argv` are then that one's.
+
+    Ray keeps the job that its variable has when Ray is imported, and a raylet gives a worker of one
+    job no work of another: it would start one worker after the other for that work, and wait a
+    minute for each. So where this worker has a job, the process forgets the job before it imports
+    Ray, and this worker does not share its imports.
 
     Args:
         claim: the right to do so, which ends here.
         start: what `start_of` returned when this process began.
+        load: imports what the process keeps. No caller may have imported Ray before.
     """
+    has_job = os.environ.get(JOB_VARIABLE, NO_JOB) != NO_JOB
+    if not has_job:
+        load()
     raylet = os.getppid()
     # Else the raylet has ended, and it would watch what took its children over: an init, for good.
     is_child = raylet != 1 and os.environ.get(RAYLET_VARIABLE, str(raylet)) == str(raylet)
@@ -188,6 +202,9 @@ def start_server(claim: Claim, start: list[Any]) -> None:
             is_server = False
         if is_server:
             try:
+                if has_job:
+                    os.environ[JOB_VARIABLE] = NO_JOB
+                    load()
                 serve(claim, start, raylet)
             except BaseException:
                 os._exit(1)

@@ -131,18 +131,30 @@ def main() -> None:
     if path:
         with suppress(OSError):
             claim = forks.claim_server(path)
-    for package in LATE_PACKAGES:
+    is_prepared = False
+
+    def prepare() -> None:
+        nonlocal is_prepared
+        if is_prepared:
+            return
+        is_prepared = True
+        for package in LATE_PACKAGES:
+            with suppress(Exception):
+                load_late(package)
         with suppress(Exception):
-            load_late(package)
-    with suppress(Exception):
-        set_up_pickling_late()
-    found = importlib.util.find_spec(RAY_PROGRAM)
-    assert found is not None and found.origin is not None
-    if claim is not None:
+            set_up_pickling_late()
+
+    def load() -> None:
+        prepare()
         with suppress(ImportError):
             importlib.import_module("ray._private.node")
         forks.keep_modules()
-        forks.start_server(claim, start)
+
+    if claim is not None:
+        forks.start_server(claim, start, load)
+    prepare()
+    found = importlib.util.find_spec(RAY_PROGRAM)
+    assert found is not None and found.origin is not None
     # As if Python had been given Ray's file.
     sys.argv[0] = found.origin
     if not sys.flags.safe_path:

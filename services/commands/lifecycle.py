@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -180,17 +180,22 @@ def apply(
     """Make a running fabric match its changed file while clients go on: stop instances that are
     gone, start new ones and restart changed ones, one after the other. An instance that is gone is
     stopped when the others have all of its messages; its data directory stays."""
+    from rich.console import Console
+
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.fabric import Fabric
     from raylay.services.fabric.rollout import Progress
 
     settings = settings_to_apply(files, parse_defines(define), name, ignore_unsupported)
-    progress = Progress()
+    progress, console = Progress(), Console(stderr=True)
     try:
         with (
             interruptible(f"raylay: interrupted: leaving {settings.name} as it is now"),
             Fabric.attach(running(settings.name).name) as attached,
+            # Elsewhere than on a terminal the result is all that is wanted.
+            shown_progress(console) if console.is_terminal else nullcontext(progress.tell) as tell,
         ):
+            progress.tell = tell
             found = attached.apply(settings, force=force, dry_run=dry_run, progress=progress)
     except KeyboardInterrupt:
         echo(f"raylay: {progress.line()}", err=True)

@@ -766,9 +766,9 @@ class Fabric:
     ) -> FabricChanges:
         """Changes this running fabric to a new declaration of it. First it stops the instances that
         are gone, each when the others have all of its messages; their data directories are kept.
-        Then it starts the new instances; one that joins an existing group first copies what that
-        group has. Then it restarts the instances whose configuration changes, one after the other,
-        each when the links between those that are done have caught up again. Clients go on.
+        Then it starts the new instances, and waits until each has a process. Then it restarts the
+        instances whose configuration changes, one after the other, each when the links between
+        those that are done have caught up again; a new one then copies what its group has.
 
         Args:
             timeout_s: limit on the time for each instance.
@@ -778,8 +778,8 @@ class Fabric:
 
         Raises:
             ConfigurationError: the declaration is wrong; nothing is changed.
-            FabricError: others may lack messages of an instance that is gone, data would lie
-                elsewhere, or an instance refuses (nothing is changed); or one did not come back:
+            FabricError: others may lack messages of one that is gone, data would lie elsewhere, an
+                instance refuses or a new one has no process (no change); or one did not come back:
                 those behind it run as before, and the same call goes on with them.
         """
         settings = declared.declared if isinstance(declared, Fabric) else declared

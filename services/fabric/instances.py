@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from raylay.services.config.instance import INSTANCE_FILE
 from raylay.services.configuration.model import (
     FabricSettings,
     InstanceSettings,
@@ -29,6 +30,7 @@ from raylay.services.fabric.cluster.ray_access import (
     is_here,
     kill_on_node,
     living_nodes,
+    logs_directory,
     on_node,
     ray_module,
 )
@@ -42,13 +44,14 @@ from raylay.services.fabric.plan import (
     instance_config,
 )
 from raylay.services.fabric.planned_stop import links_at_rest
-from raylay.services.fabric.records.orphans import orphaned_directories
+from raylay.services.fabric.records.orphans import has_data, orphaned_directories
 from raylay.services.fabric.records.record_store import (
     entry_of,
     namespace_of,
     save_config,
 )
 from raylay.services.fabric.relocation import away_since
+from raylay.services.fabric.silence import has_begun, silence
 from raylay.services.fabric.transports import check_files
 from raylay.services.security.control import Caller
 
@@ -277,16 +280,50 @@ class InstanceHandles:
                 except HeadSilent as silent:
                     found.append({**base, "phase": "unknown", "reason": str(silent)})
                     continue
-                reason = first_line(error)
                 if is_stopped and state.get("state") in (None, "DEAD"):
                     found.append({**base, "phase": "stopped", "reason": "", "is_stopped": True})
                     continue
-                phase = str(state.get("state", "unknown")).lower()
+                phase, reason = silence(
+                    state,
+                    is_late=isinstance(error, ray.exceptions.GetTimeoutError),
+                    said=first_line(error),
+                    logs=logs_directory(),
+                    waited_s=timeout_s,
+                    launched_ago_s=self._launched_ago_s(name),
+                )
                 away = self.host_away(name) if phase != "alive" else ""
                 if away:
                     phase, reason = "pending", away
                 found.append({**base, "phase": phase, "reason": reason})
         return found
+
+    def _launched_ago_s(self, name: str) -> float | None:
+        """Returns the seconds since the configuration of an instance was written, which is just
+        before its first launch; None: it lies on another node."""
+        settings, record = self._handle.known()
+        instance = settings.instance(name)
+        if instance.node_labels:
+            return None
+        try:
+            written_s = (data_directory(record, instance) / INSTANCE_FILE).stat().st_mtime
+        except OSError:
+            return None
+        return time.time() - written_s
+
+    def is_unused(self, name: str) -> bool:
+        """Returns whether an instance that was declared while the fabric ran has never opened its
+        data directory, so that it has no messages. False, too: that is not known."""
+        settings, record = self._handle.known()
+        instance = settings.instance(name)
+        directory = data_directory(record, instance)
+        if name not in record.starting:
+            return False
+        if not instance.node_labels:
+            return not has_data(str(directory))
+        try:
+            return not on_node(instance.node_labels, has_data, str(directory))
+        except FabricError:
+            return False
 
     def host_away(self, name: str) -> str:
         """Returns the time since when the node that holds an instance's data is away; empty: it is
@@ -337,7 +374,37 @@ class InstanceHandles:
         """
         settings, record = self._handle.known()
         running = [each.name for each in settings.instances if each.name not in record.stopped]
-        waiting = [name] if name is not None else running
+        self._wait(
+            [name] if name is not None else running,
+            lambda status: bool(status.get("ready")),
+            "is not ready",
+            timeout_s,
+            progress,
+        )
+
+    def wait_running(self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
+        """Waits until an instance has a process that answers and has recovered its data. It need
+        not admit clients: one that joins a group does so when its group knows of it.
+
+        Raises:
+            FabricError: it has none within `timeout_s`; the error names it and its reason.
+        """
+        self._wait([name], has_begun, "does not run", timeout_s)
+
+    def _wait(
+        self,
+        waiting: list[str],
+        is_there: Callable[[dict[str, Any]], bool],
+        lacking: str,
+        timeout_s: float,
+        progress: Callable[[str], None] = ignore_progress,
+    ) -> None:
+        """Waits until the status of each instance is as wanted.
+
+        Args:
+            is_there: tells of a status whether it is.
+            lacking: the verb of the error's sentence on an instance whose status is not.
+        """
         count = len(waiting)
         pauses_s = _pauses_s()
         deadline_s = time.monotonic() + timeout_s
@@ -345,7 +412,7 @@ class InstanceHandles:
             reasons: dict[str, str] = {}
             left_s = max(0.1, deadline_s - time.monotonic())
             for status in self.statuses(waiting, min(STATUS_TIMEOUT_S, left_s)):
-                if not status.get("ready"):
+                if not is_there(status):
                     reasons[status["name"]] = str(status.get("reason") or status.get("phase"))
             if len(reasons) < len(waiting):
                 progress(f"{count - len(reasons)} of {count} instances are ready")
@@ -354,7 +421,7 @@ class InstanceHandles:
             if time.monotonic() >= deadline_s:
                 raise FabricError(
                     "; ".join(
-                        f"instance {name} is not ready after {timeout_s:.0f} s: {reason}"
+                        f"instance {name} {lacking} after {timeout_s:.0f} s: {reason}"
                         for name, reason in reasons.items()
                     )
                 )

@@ -113,19 +113,26 @@ class Rollout:
         unlaunched = [name for name in found.started if handle.actor(name) is None]
         instances.check_ports(wanted_settings, wanted, unlaunched)
         instances.check_tls(wanted_settings, wanted, [*found.started, *found.restarted])
-        running = [each.name for each in before.instances if each.name not in unlaunched]
+        # Nobody has a message of one that Ray has never started, and it cannot be asked.
+        unused = [name for name in found.removed if instances.is_unused(name)]
+        silent = {*unlaunched, *unused}
+        running = [each.name for each in before.instances if each.name not in silent]
         self._control.authorize(running, "apply")
-        to_stop = self._check_removal(found.removed, force=force)
+        leaving = [name for name in found.removed if name not in unused]
+        to_stop = self._check_removal(leaving, force=force)
         if dry_run:
             return replace(found, started=tuple(unlaunched))
         # They still run with what they were started with.
         callers = {name: self._control.caller_for(name) for name in running}
         progress.left[:] = [*found.removed, *found.started, *found.restarted]
+        for name in unused:
+            progress.tell(f"ending {name}, which has never run")
+            instances.end(name)
         for name in to_stop:
             self._maintenance.stop(name, force=force, leaving=found.removed, progress=progress.tell)
         if to_stop:
             wanted_settings, wanted, found = self._planned(settings)
-        settings, record = wanted_settings, handle.known()[1]
+        settings, former = wanted_settings, handle.known()
         caught_up = {
             (status["name"], name)
             for status in instances.status()["instances"]
@@ -141,14 +148,13 @@ class Rollout:
             where.append(name)
 
         wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
-        wanted.settled = [*dict.fromkeys([*record.settled, *joining])]
+        wanted.settled = [*dict.fromkeys([*former[1].settled, *joining])]
         for kept in (wanted.stopped, wanted.drained, wanted.settled):
             kept[:] = [name for name in kept if name not in found.removed]
         handle.keep(wanted)
         for name in found.removed:
             done(name, progress.removed)
-        for name in unlaunched:
-            instances.launch(settings.instance(name))
+        self._begin(found.started, unlaunched, timeout_s, progress, former)
         for name in found.started:
             if name not in joining:
                 instances.wait_ready(name, timeout_s)
@@ -159,6 +165,7 @@ class Rollout:
             if (instance.name, destination.name) in caught_up
         ]
         for name in found.restarted:
+            progress.tell(f"restarting {name}")
             instances.restart(name, timeout_s, caller=callers.get(name), call="apply")
             wanted.restarting.remove(name)
             handle.keep(wanted)
@@ -169,6 +176,7 @@ class Rollout:
                 timeout_s, only=[each[:2] for each in links if not each[2] & pending]
             )
         for name in joining:
+            progress.tell(f"waiting until {name} has caught up")
             # Only now does its group know of it.
             instances.wait_ready(name, timeout_s)
             done(name, progress.started)
@@ -177,6 +185,46 @@ class Rollout:
         # One that an interrupted apply had started before was running.
         progress.started[:] = unlaunched
         return replace(found, started=tuple(unlaunched))
+
+    def _begin(
+        self,
+        started: Sequence[str],
+        unlaunched: Sequence[str],
+        timeout_s: float,
+        progress: Progress,
+        former: tuple[FabricSettings, FabricRecord],
+    ) -> None:
+        """Launches new instances, and waits until each has a process that answers: where Ray does
+        not start one now, it might not start one for an instance that is restarted, either. Where
+        one has none, takes all back.
+
+        Args:
+            former: settings and record of the fabric without them.
+
+        Raises:
+            FabricError: one has none within `timeout_s`.
+        """
+        handle, instances = self._handle, self._instances
+        settings, record = handle.known()
+        try:
+            for name in unlaunched:
+                progress.tell(f"starting {name}")
+                instances.launch(settings.instance(name))
+            for name in started:
+                instances.wait_running(name, timeout_s)
+        except BaseException as error:
+            for name in unlaunched:
+                instances.end(name)
+            handle.settings = former[0]
+            handle.keep(replace(former[1], number=record.number))
+            progress.left.clear()
+            progress.removed.clear()
+            if isinstance(error, FabricError):
+                raise FabricError(
+                    f"{error}. No instance was restarted, and the fabric is as it was: apply the "
+                    "file again when the reason is mended"
+                ) from None
+            raise
 
     def _planned(
         self, settings: FabricSettings

@@ -407,6 +407,12 @@ def _session() -> tuple[Path, bool] | None:
     return Path(node.get_session_dir_path()), bool(node.head)
 
 
+def logs_directory() -> str:
+    """Returns the directory of the logs of the Ray that this process is connected to."""
+    session = _session()
+    return str(session[0] / "logs") if session is not None else "Ray's logs"
+
+
 def actor_state(handle: Any) -> dict[str, Any]:
     """Returns the state, pid, node and restarts of an actor, as Ray's head knows them; works for an
     actor that does not answer. Empty: they are not known.
@@ -480,8 +486,8 @@ def kill_on_node(node: str, pid: int) -> None:
     ray.get(task(kill_process, scheduling_strategy=there).remote(pid), timeout=STATUS_TIMEOUT_S)
 
 
-def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
-    """Calls a function on a node with these labels.
+def on_node(labels: dict[str, str], function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """Calls a function on a node with these labels, and returns its result.
 
     Raises:
         FabricError: no node has these labels, or it did not answer.
@@ -489,7 +495,8 @@ def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: A
     ray = ray_module()
     try:
         reference = task(function, label_selector=labels).remote(*arguments)
-        ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
+        answer: Answer = ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
+        return answer
     except ray.exceptions.RayError as error:
         raise FabricError(f"no node with labels {labels} answered: {first_line(error)}") from None
 

@@ -34,13 +34,19 @@ def orphaned_directories(record: FabricRecord, settings: FabricSettings) -> list
     named = {each["directory"] for each in found}
     for path in sorted(Path(record.directory).glob(f"*/{INSTANCE_FILE}")):
         directory = str(path.parent)
-        if directory not in used | named and (path.parent / STATE_FILE).exists():
+        if directory not in used | named and has_data(directory):
             name, generation = _named(path)
             move = record.moves.get(name)
             retired = move is not None and generation < move.generation
             other = OrphanedDirectory(name, generation, "this machine", {}, directory, "", 0)
             found.append(_known(other, retired, False))
     return found
+
+
+def has_data(directory: str) -> bool:
+    """Returns whether an instance has ever opened a data directory. Before, the directory has no
+    more than the files that the fabric writes for the instance."""
+    return (Path(directory) / STATE_FILE).exists()
 
 
 def _named(path: Path) -> tuple[str, int]:

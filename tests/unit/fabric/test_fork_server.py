@@ -46,16 +46,20 @@ if forks.is_taken_over(path, start):
 with open("/proc/self/oom_score_adj") as file:
     score = file.read().strip()
 claim = forks.claim_server(path)
-import late_module
+def load():
+    import late_module
 if claim is not None:
     if "--slow" in sys.argv:
         print("claimed", flush=True)
         input()
-    forks.start_server(claim, start)
+    forks.start_server(claim, start, load)
+load()
+import late_module
 with open("/proc/self/oom_score_adj") as file:
     score = file.read().strip()
 job = os.environ.get("RAY_JOB_ID")
-print(json.dumps([os.getpid(), os.getppid(), sys.argv[1:], os.getcwd(), job, score, os.getpgrp()]))
+said = [os.getpid(), os.getppid(), sys.argv[1:], os.getcwd(), job, score, os.getpgrp()]
+print(json.dumps([*said, getattr(late_module, "job", "")]))
 """
 RAYLET = """
 import subprocess, sys
@@ -149,7 +153,7 @@ def test_a_worker_goes_on_in_a_fork_with_all_that_it_was_started_with(
     elsewhere.mkdir()
     server = node.server()
     started, said = node.worker("second", "id 2", cwd=elsewhere, env={"RAY_JOB_ID": "02"})
-    pid, parent, arguments, directory, job, _, _ = said
+    pid, parent, arguments, directory, job, *_ = said
     assert pid != started
     assert parent == server != node.first[0]
     assert arguments[1:] == ["second", "id 2"]
@@ -177,6 +181,25 @@ def test_a_fork_is_in_the_group_of_the_process_that_was_started(node: Node) -> N
     assert said[0] != started
     assert said[6] == started
     assert os.getpgid(node.server()) not in (started, node.first[6])
+
+
+@pytest.mark.parametrize("first", [fork_server.NO_JOB, "01"])
+def test_a_fork_has_imported_no_module_with_the_job_of_another_worker(
+    node: Node, first: str
+) -> None:
+    """Ray keeps the job that it finds when it is imported, and its raylet would give the fork no
+    work of its own job."""
+    before = node.server()
+    node.module.write_text("import os\njob = os.environ.get('RAY_JOB_ID')\n")
+    node.worker("first", env={"RAY_JOB_ID": first})  # it takes the place of the former process
+    after = node.server()
+    try:
+        said = node.worker("second", env={"RAY_JOB_ID": "02"})[1]
+        assert said[1] == after != before
+        assert (said[4], said[7]) == ("02", fork_server.NO_JOB)
+        assert node.worker("third", env={"RAY_JOB_ID": "01"})[1][1] == after
+    finally:
+        os.kill(after, 9)
 
 
 def test_a_worker_runs_by_itself_whose_group_a_fork_cannot_enter(node: Node) -> None:

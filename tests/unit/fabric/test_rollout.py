@@ -49,6 +49,8 @@ class Noted:
         """Whose links had not caught up before."""
         self.settled_at_launch: dict[str, bool] = {}
         self.fails_at = ""
+        self.unused: set[str] = set()
+        """Those that Ray has never started."""
         self.away = ""
         """Why the host of each is away; empty: none is."""
         parts: Any = self
@@ -71,6 +73,7 @@ class Noted:
 
     def keep(self, record: Any) -> None:
         self.kept.append((list(record.starting), list(record.restarting)))
+        self.record = record
 
     def actor(self, name: str) -> Any:
         return name if name in self.running else None
@@ -119,6 +122,16 @@ class Noted:
         self._note(f"restart {name}")
         self.down.discard(name)
 
+    def wait_running(self, name: str, timeout_s: float = 0) -> None:
+        self._note(f"running {name}")
+
+    def is_unused(self, name: str) -> bool:
+        return name in self.unused
+
+    def end(self, name: str) -> None:
+        self._note(f"end {name}")
+        self.running.discard(name)
+
     def wait_ready(self, name: str | None = None, timeout_s: float = 0) -> None:
         self._note(f"ready {name}")
 
@@ -141,7 +154,7 @@ class Noted:
 
     def done(self) -> list[str]:
         """What was started and restarted, and waited for."""
-        wanted = ("launch", "restart", "ready", "connected")
+        wanted = ("launch", "running", "restart", "ready", "connected")
         return [call for call in self.calls if call.startswith(wanted)]
 
 
@@ -162,8 +175,8 @@ def test_a_new_region_is_started_and_then_those_that_link_to_it_restart_one_by_o
     found = shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1), progress=progress)
     assert found.started == ("Rome-1",)
     assert set(found.restarted) == {"London-1", "London-2", "Paris-1"}
-    begin, *rest = shop.done()
-    assert (begin, rest[0]) == ("launch Rome-1", "ready Rome-1")
+    begin, running, *rest = shop.done()
+    assert (begin, running, rest[0]) == ("launch Rome-1", "running Rome-1", "ready Rome-1")
     assert [call.split()[0] for call in rest[1:]] == ["restart", "connected"] * 3
     assert progress.left == [] and progress.started == ["Rome-1"]
     assert shop.kept[-1] == ([], []) and "Rome-1" in shop.record.settled
@@ -202,6 +215,44 @@ def test_a_new_member_of_a_group_is_ready_only_when_its_group_knows_of_it(shop: 
     assert done.index("restart London-1") < done.index("ready London-3")
     # It is told that an empty directory is a lost disk: so it waits for a peer.
     assert shop.settled_at_launch == {"London-3": True}
+
+
+@pytest.mark.parametrize("error", [FabricError("it does not run after 9 s"), KeyboardInterrupt()])
+def test_where_a_new_member_has_no_process_nobody_is_restarted_and_all_is_as_it_was(
+    shop: Noted, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Ray starts no process for it, it might not start one for those that end."""
+    before, settled = shop.record.settings, [*shop.record.settled]
+
+    def fail(name: str, timeout_s: float) -> None:
+        raise error
+
+    monkeypatch.setattr(shop, "wait_running", fail)
+    progress = Progress()
+    with pytest.raises(type(error)) as raised:
+        shop.rollout.apply(settings_of(London=3, Paris=1), progress=progress)
+    if isinstance(error, FabricError):
+        assert "does not run after 9 s. No instance was restarted" in str(raised.value)
+        assert "apply the file again" in str(raised.value)
+    assert shop.done() == ["launch London-3"] and shop.calls[-1] == "end London-3"
+    assert progress.line() == "nothing was changed"
+    assert (shop.record.settings, shop.record.settled) == (before, settled)
+    assert shop.kept[-1] == ([], []) and shop.settings.to_json() == before
+    monkeypatch.undo()
+    assert shop.rollout.apply(settings_of(London=3, Paris=1)).started == ("London-3",)
+
+
+def test_one_that_has_never_run_is_removed_without_being_asked(shop: Noted) -> None:
+    """No instance can have messages of it alone."""
+    shop.rollout.apply(settings_of(London=3, Paris=1))
+    shop.calls.clear()
+    shop.unused = {"London-3"}
+    progress = Progress()
+    found = shop.rollout.apply(settings_of(London=2, Paris=1), progress=progress)
+    assert found.removed == ("London-3",) and progress.removed == ["London-3"]
+    assert not any(call.startswith(("check", "stop")) for call in shop.calls)
+    assert shop.calls.index("end London-3") < shop.calls.index("restart London-1")
+    assert "London-3" not in shop.record.ports
 
 
 def test_who_goes_on_with_what_is_left_starts_and_restarts_no_more_than_that(shop: Noted) -> None:

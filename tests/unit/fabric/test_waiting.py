@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.errors import FabricError
 from raylay.services.fabric import instances
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
 from raylay.services.fabric.plan import record_of
+from raylay.services.fabric.records.orphans import STATE_FILE
 
 
 class Clock:
@@ -64,3 +66,41 @@ def test_a_long_wait_is_not_many_looks(
     assert slow.looks_s[1] <= 0.06
     assert clock.now_s <= 15.0 + instances.LOOK_S_MAX, "it is seen soon when it is there"
     assert told in (["2 of 2 instances are ready"], ["waiting for 2 links to catch up"])
+
+
+def test_a_wait_for_a_process_ends_at_its_limit_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(instances, "time", clock)
+    declared = FabricBuilder("slow").region("here", instances=2).settings()
+    handle = FabricHandle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+
+    class Silent(Slow):
+        def statuses(self, names: Iterable[str], timeout_s: float = 0) -> list[dict[str, Any]]:
+            begun = {"state": "recovering"} if self.clock.now_s >= self.after_s else {}
+            reason = "Ray has not started its process"
+            return [{"name": name, "ready": False, "reason": reason, **begun} for name in names]
+
+    silent = Silent(handle, clock, 15.0)
+    with pytest.raises(FabricError, match="here-2 does not run after 9 s: Ray has not started"):
+        silent.wait_running("here-2", 9.0)
+    assert clock.now_s <= 9.0 + instances.LOOK_S_MAX
+    silent.wait_running("here-2", 9.0)
+    assert clock.now_s >= 15.0, "it need not be ready"
+
+
+def test_an_instance_is_unused_until_its_data_directory_has_a_state(tmp_path: Path) -> None:
+    declared = FabricBuilder("slow").region("here", instances=2).settings()
+    handle = FabricHandle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    found = InstanceHandles(handle, ControlClient(handle))
+    assert not found.is_unused("here-2"), "it was there when the fabric started"
+    handle.record.starting = ["here-2"]
+    assert found.is_unused("here-2")
+    (tmp_path / "here-2").mkdir()
+    (tmp_path / "here-2" / "instance.json").write_text("{}")
+    assert found.is_unused("here-2")
+    (tmp_path / "here-2" / STATE_FILE).write_bytes(b"")
+    assert not found.is_unused("here-2")
