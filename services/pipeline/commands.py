@@ -322,9 +322,9 @@ def audit_command(
     if report is not None:
         again = f"raylay pipeline audit {source}{' --network' if network else ''}"
         write_page(result, report, source, f"{again} --report {report}")
+        _progress(f"report: {report}")
     for text in result.not_checked:
         _progress(f"not checked: {text}")
-        _progress(f"report: {report}")
     for note in result.owed_notes(overdue=False):
         _progress(note)
     _report("audit", started_s, result.to_json())
