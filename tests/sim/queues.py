@@ -17,6 +17,7 @@ import msgpack
 
 from raylay.services.core.feature import CommitBatch
 from raylay.services.core.queues import Queues
+from raylay.services.errors import StorageError
 from raylay.services.expressions.functions.registry import NO_CONTEXT
 from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
 from raylay.services.processes.queue_owner.bodies import Bodies
@@ -260,6 +261,8 @@ class Owner:
         self.manager.watch.decided(self, said)
         for decision in said:
             self._write_letters(machine, decision)
+            if not self.alive:
+                return
             self.outbox.send(self.manager.decided, self, decision)
         if (runs and self.read_txid < self.told_txid) or any(
             isinstance(each, DeliverLeased) for each in said
@@ -275,7 +278,13 @@ class Owner:
         reason, left = machine.state.drafts.letters(decision.tag)
         if left:
             txids, deliveries = [list(each) for each in zip(*left, strict=True)]
-            records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
+            try:
+                records, count = Bodies(self.instance.journal, None).records(txids, 1 << 40)
+            except StorageError as error:
+                text = f"{self.instance.name} writes no letter: {error}"
+                self.world.queue_faults.append(("queue journal", text))
+                self.crash()
+                return
             assert count == len(txids)
             self.outbox.send(self.manager.letters, self, reason, b"".join(records), deliveries)
 
