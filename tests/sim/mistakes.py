@@ -1771,7 +1771,7 @@ FIRST_SEEDS: dict[str, int] = {
     "queue: clock begins anew": 2_150,
     "queue: goes by the wall clock": 1033,
     "queue: ages by the wall clock": 1500,
-    "queue: last transfer wins": 2180,
+    "queue: last transfer wins": 5026,
     "queue: sends first": 1005,
     "queue: keeps what it lacks": 1636,
     "queue: acknowledges barriers": 1382,
