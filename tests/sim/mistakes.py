@@ -1772,6 +1772,7 @@ FIRST_SEEDS: dict[str, int] = {
     "queue: goes by the wall clock": 1033,
     "queue: ages by the wall clock": 1500,
     "queue: last transfer wins": 5026,
+    "found: asks only the sender": 3159,
     "queue: sends first": 1005,
     "queue: keeps what it lacks": 1636,
     "queue: acknowledges barriers": 1382,
