@@ -31,7 +31,7 @@ TICK_S = 0.005
 ALONE_S = 3.0
 WARM_S = 1.0
 PARTS = 3
-"""Of each kind."""
+"""Number of parts of each kind."""
 NICE = 19
 END_S = 120
 NAMES = (

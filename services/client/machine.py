@@ -92,7 +92,7 @@ _ADVICE = {
     "--password-file, or --certificate and --private-key)",
     "tls_required": "set tls (in the shell: --ca-file)",
 }
-"""What to set, by the reason of a refused logon."""
+"""Options to set, by the reason of a refused logon."""
 ASK_AFTER_ROUNDS = 3
 """Number of rounds without a usable server after which servers that may not be used are asked for
 the addresses of others."""
@@ -237,10 +237,10 @@ class ClientMachine:
         self._attempts = 0
         """Number of attempts in this round."""
         self._lasting: dict[str, str] = {}
-        """By the address of each server of this round whose attempt failed for a reason that
-        lasts: the reason."""
+        """Lasting reasons by the address of each server of this round whose attempt failed for
+        one."""
         self._tried: dict[str, str] = {}
-        """By the address of each server of this round whose attempt failed: the reason."""
+        """Reasons by the address of each server of this round whose attempt failed."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0

@@ -30,7 +30,7 @@ from raylay.services.server.data.restore import (
 from raylay.storage.files import write_durably
 
 NICENESS = 10
-"""What a backup adds to its niceness: instances on the host go first."""
+"""Increase of the niceness of a backup: instances on the host go first."""
 
 
 def backup(

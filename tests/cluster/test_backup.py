@@ -7,11 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.shell_commands import RAYLAY, attempt, run
 
 pytestmark = [
     pytest.mark.cluster,
@@ -21,25 +21,6 @@ pytestmark = [
 
 FILE = "fabric: kept\ntopics: [notes]\nregions: {here: 2}\ndowngrade: {age: 500ms}\n"
 NAMES = ("here-1", "here-2")
-RAYLAY = [sys.executable, "-m", "raylay.services.cli"]
-
-
-def attempt(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=cwd,
-        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(cwd)},
-    )
-
-
-def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    done = attempt(*command, cwd=cwd, text=text)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done
 
 
 def numbers(cwd: Path, name: str) -> list[int]:

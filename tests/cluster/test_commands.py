@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,35 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.shell_commands import RAYLAY, attempt, run
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RAYLAY = [sys.executable, "-m", "raylay.services.cli"]
 FILE = """\
 fabric: command
 topics: [notes]
 regions: {here: 2}
 downgrade: {min_sync_destinations: 1}
 """
-
-
-def attempt(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=cwd,
-        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(cwd)},
-    )
-
-
-def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    done = attempt(*command, cwd=cwd, text=text)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def restored(path: Path, server: Server, *, force: bool = False, generation: int
 
 
 def publish(client: Client, first: int, last: int) -> None:
-    """So many numbered by the client, and one for each that the instance numbers."""
+    """Publishes so many with the client's numbers, and one for each that the instance numbers."""
     client.publish(range(first, last + 1))
     client.persisted(last)
     for number in range(first, last + 1):

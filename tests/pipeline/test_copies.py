@@ -327,8 +327,8 @@ def parts_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -
 @pytest.mark.parametrize("on_corrupt", ["stop", "skip"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stream_gives_each_message_once(tmp_path: Path, seed: int, on_corrupt: str) -> None:
-    """With journals that grow, limits, restarts, micro-batches that are run again, and a journal
-    that appears later."""
+    """Reads with journals that grow, limits, restarts, micro-batches that are run again, and
+    a journal that appears later."""
     numbers = random.Random(seed)
     journals = written(tmp_path, seed, runs=12)
     given = {"path": path_of(journals[:2]), "on_corrupt": on_corrupt}

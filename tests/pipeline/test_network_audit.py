@@ -44,7 +44,7 @@ def runs_of(*wanted: tuple[int, int], topic: str = "orders", first_txid: int = 1
 
 
 class LocalRdd:
-    """As much of an RDD as the audit uses, without Spark."""
+    """The part of an RDD that the audit uses, without Spark."""
 
     def __init__(self, values: Any) -> None:
         self.values = list(values)
@@ -70,7 +70,7 @@ class LocalRdd:
 
 
 class LocalSpark:
-    """As much of a session as the audit uses, without Spark."""
+    """The part of a session that the audit uses, without Spark."""
 
     defaultParallelism = 2
 

@@ -423,7 +423,7 @@ def test_a_table_of_sql(spark: Any, kept: RunningInstance, desk: SyncClient) -> 
 def test_the_example_of_the_page(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a fabric of one instance, which runs already; its topic is that of the demo."""
+    """The fabric has one instance, which runs already; its topic is that of the demo."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     example = importlib.import_module("last_flights")
     directory = tmp_path / "data" / "flights"
