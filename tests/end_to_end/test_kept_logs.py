@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +99,18 @@ def until(condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
+
+
+def lost_lines(shell: Shell) -> int:
+    """Lines that the log did not take, as the instance's metrics say; 0 before they are served."""
+    try:
+        with urllib.request.urlopen(f"http://{shell.admin_address}/metrics") as answer:
+            told = answer.read().decode()
+    except urllib.error.URLError:
+        return 0
+    found = re.search(r"^raylay_log_lines_lost_total\{.*\} (\d+)", told, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
 
 
 def names(text: str) -> list[str]:
@@ -258,6 +273,7 @@ def test_a_full_disk_stops_no_instance_and_what_is_missing_is_told(
             except OSError:
                 pass
         first = shell.instance()  # It serves although no line of it can be kept.
+        until(lambda: lost_lines(shell))
         assert first.poll() is None and not is_logged(shell, "started")
         ballast.unlink()
         Client(shell.client_address, "desk").close()

@@ -6,7 +6,6 @@ import os
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric.records import registry
-from raylay.services.messages.spelling import did_you_mean
 
 NONE_RUNS = (
     "no fabric runs here: start one with `raylay up FILE`; `raylay list` shows those that are "
@@ -61,6 +60,7 @@ def find_running(name: str = "") -> registry.RegistryEntry:
     if name:
         # Late: most commands find what they look for.
         from raylay.services.fabric.records.stopped import stopped
+        from raylay.services.messages.spelling import did_you_mean
 
         starts = [each.command for each in stopped() if each.name == name]
         hint = did_you_mean(name, [each.name for each in running])

@@ -183,7 +183,7 @@ def _reason(error: Exception) -> tuple[str, int | None]:
     """Returns the fault, and its byte where msgspec names it."""
     if isinstance(error, RecursionError):
         return "its values are nested too deep", None
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError) or "Invalid UTF-8" in str(error):
         return "a text is not UTF-8", None
     text = str(error).removeprefix("MessagePack data is malformed: ")
     text, _, byte = text.partition(" (byte ")

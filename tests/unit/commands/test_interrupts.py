@@ -188,6 +188,9 @@ class Applied:
     def wait_ready(self, name: str | None = None, timeout_s: float = 0) -> None:
         self._do(f"ready {name}")
 
+    def wait_running(self, name: str, timeout_s: float = 0) -> None:
+        self._do(f"running {name}")
+
     def wait_connected(self, timeout_s: float = 0, *, only: Any = None) -> None: ...
 
     def restart(self, name: str, timeout_s: float, **more: Any) -> None:

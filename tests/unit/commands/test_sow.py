@@ -82,9 +82,14 @@ def test_sow_as_objects(there: ServerThread) -> None:
     shown = answered(there, "sow", two_rows, "sow", "t", "--json")
     assert json.loads(shown.stdout.splitlines()[0]) == {
         "topic": "t",
+        "message_type": "json",
         "bookmark": "7|1|",
+        "publisher": 7,
+        "sequence": 1,
         "kind": "sow",
         "key": "k1",
+        "correlation": "",
+        "origin_time_us": 5,
         "body": '{"a": 1}',
     }
 
