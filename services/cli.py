@@ -172,7 +172,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "reader": (
         f"{_COMMANDS}.readers:reader_app",
-        "List the named readers that an instance keeps segments for, and drop one.",
+        "List the named readers that instances keep segments for, and drop one.",
     ),
     "queue": (
         f"{_COMMANDS}.queues:queue_app",

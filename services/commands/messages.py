@@ -142,9 +142,11 @@ def with_each_client(
         name: the beginning of the client's name.
 
     Returns:
-        The reasons why servers were not reached, which ends no work with the others.
+        A text for each server that was not reached, with its name and the reason. It ends no work
+        with the others.
     """
     from raylay.services.client import Client
+    from raylay.services.client.failover import Server
 
     async def run(options: dict[str, Any]) -> None:
         wait_s = EACH_SERVER_WAIT_S
@@ -159,7 +161,8 @@ def with_each_client(
                     try:
                         run_async(run(options | {"servers": [one]}))
                     except (ConnectionLost, NoUsableServer) as error:
-                        unreached.append(str(error))
+                        where = one.instance or one.address if isinstance(one, Server) else one
+                        unreached.append(f"{where} does not answer: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     return unreached

@@ -1,12 +1,13 @@
-"""`raylay reader`: lists the named readers that an instance keeps segments for, and drops one."""
+"""`raylay reader`: lists the named readers that instances keep segments for, and drops one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raylay.services.commands.messages import with_client, with_each_client
+from raylay.services.commands.messages import with_each_client
 from raylay.services.commands.shared.options import (
     FabricOption,
     GroupOption,
@@ -20,9 +21,13 @@ from raylay.services.messages.spelling import did_you_mean
 if TYPE_CHECKING:
     from raylay.services.client import Client
 
+SHARED = ("name", "user", "topic")
+"""The values of a reader that are the same wherever it has a place."""
+Row = dict[str, Any]
+
 reader_app = typer.Typer(
     add_completion=False,
-    help="List the named readers that an instance keeps segments for, and drop one.",
+    help="List the named readers that instances keep segments for, and drop one.",
     pretty_exceptions_enable=False,
 )
 
@@ -34,22 +39,63 @@ def show(
     server: ServerOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """List the named readers of one instance, and how many messages each lacks."""
+    """List the named readers, and how many messages each lacks at each instance.
+
+    Every instance of the fabric is asked, or of --group, or every --server: each instance has
+    readers and places of its own. An instance that does not answer is named on stderr.
+    """
+    told: dict[str, list[Row]] = {}
 
     async def ask(client: Client) -> None:
-        found = await client.readers.known()
-        if as_json:
-            echo_json(found)
-            return
-        for each in found:
-            echo(
-                f"{each['name']}  {each['topic']}  {each['behind']:,} messages behind, heard of "
-                f"{each['told_s']:,} s ago, expires after {each['expires_s']:,} s"
-            )
-        if not found:
-            echo(f"{client.instance} has no named readers")
+        told[client.instance] = await client.readers.known()
 
-    with_client(fabric, group, server, "raylay-reader", ask)
+    unreached = with_each_client(fabric, group, server, "raylay-reader", ask)
+    if not told:
+        raise RaylayError("no instance tells its readers: " + "; ".join(unreached))
+    for each in unreached:
+        echo(f"raylay: {each}", err=True)
+    found = merged_readers(told)
+    if as_json:
+        echo_json(found)
+        return
+    for reader in found:
+        for line in reader_lines(reader):
+            echo(line)
+    if not found:
+        echo(f"{', '.join(told)} {'has' if len(told) == 1 else 'have'} no named readers")
+
+
+def merged_readers(told: Mapping[str, Iterable[Row]]) -> list[Row]:
+    """Returns the readers of several instances by name, user and topic, each with its places.
+
+    Args:
+        told: the readers that each instance told.
+    """
+    merged: dict[tuple[str, ...], Row] = {}
+    for instance, readers in told.items():
+        for each in readers:
+            shared = {name: each[name] for name in SHARED}
+            reader = merged.setdefault(tuple(shared.values()), {**shared, "instances": []})
+            place = {name: value for name, value in each.items() if name not in SHARED}
+            reader["instances"].append({"instance": instance, **place})
+    return [merged[key] for key in sorted(merged)]
+
+
+def reader_lines(reader: Row) -> list[str]:
+    """Returns a line for each place of a reader, with the instances where it has that place."""
+    places: dict[tuple[int, int], list[Row]] = {}
+    for each in reader["instances"]:
+        places.setdefault((each["behind"], each["expires_s"]), []).append(each)
+    lines = []
+    for (behind, expires_s), at in places.items():
+        heard = sorted({each["told_s"] for each in at})
+        heard_text = " to ".join(f"{each:,}" for each in dict.fromkeys((heard[0], heard[-1])))
+        lines.append(
+            f"{reader['name']}  {reader['topic']}  {', '.join(each['instance'] for each in at)}: "
+            f"{behind:,} messages behind, heard of {heard_text} s ago, expires after "
+            f"{expires_s:,} s"
+        )
+    return lines
 
 
 @reader_app.command("drop")

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgpack
 import pytest
-from support.instance_processes import DEADLINE_S, Client, Server, Servers, single
+from support.instance_processes import DEADLINE_S, Client, Server, Servers, free_ports, pair, single
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
 from raylay.services.client import Client as AsyncClient
 from raylay.services.client import SyncClient
+from raylay.services.commands import messages
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.ranges import PublisherRanges
@@ -172,10 +173,12 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
         client.flush()
         client.readers.tell("lake", "orders", PublisherRanges(), expires_s=90)
     assert re.fullmatch(
-        r"lake  orders  3 messages behind, heard of \d s ago, expires after 90 s\n", raylay("list")
+        r"lake  orders  solo: 3 messages behind, heard of \d s ago, expires after 90 s\n",
+        raylay("list"),
     )
     (found,) = json.loads(raylay("list", "--json"))
-    assert (found["name"], found["topic"], found["behind"]) == ("lake", "orders", 3)
+    assert (found["name"], found["topic"]) == ("lake", "orders")
+    assert [(each["instance"], each["behind"]) for each in found["instances"]] == [("solo", 3)]
     where = server.config.name
     assert refused("drop", "lak") == f"{where}: no reader 'lak': did you mean lake?"
     assert refused("drop", "billing") == f"{where}: no reader 'billing': there are lake"
@@ -183,3 +186,33 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
     assert raylay("list") == f"{server.config.name} has no named readers\n"
     assert json.loads(raylay("list", "--json")) == []
     assert refused("drop", "lake") == f"{where}: no reader 'lake': there are none"
+
+
+def test_the_shell_lists_the_readers_of_every_instance(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "EACH_SERVER_WAIT_S", 1.0)
+    both = pair(servers, tmp_path)
+    gone = f"127.0.0.1:{free_ports(1)[0]}"
+    for server, names in zip(both, (("lake", "billing"), ("lake",)), strict=True):
+        with SyncClient(f"desk-{server.config.name}", [server.address]) as client:
+            for name in names:
+                client.readers.tell(name, "orders", PublisherRanges(), expires_s=90)
+
+    def raylay(*arguments: str) -> Any:
+        addresses = (*(server.address for server in both), gone)
+        given = [part for each in addresses for part in ("--server", each)]
+        with ThreadPoolExecutor(1) as aside:
+            command = ("reader", "list", *arguments, *given)
+            return aside.submit(CliRunner().invoke, app, command).result()
+
+    done = raylay()
+    assert done.exit_code == 0, done.exception
+    assert f"raylay: {gone} does not answer: " in done.stderr
+    of_billing, of_lake = done.stdout.splitlines()
+    assert of_billing.startswith("billing  orders  A: 0 messages behind, ")
+    assert of_lake.startswith("lake  orders  A, B: 0 messages behind, ")
+    found = json.loads(raylay("--json").stdout)
+    assert [
+        (each["name"], [place["instance"] for place in each["instances"]]) for each in found
+    ] == [("billing", ["A"]), ("lake", ["A", "B"])]
