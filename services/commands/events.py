@@ -15,11 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.commands.shared.controlled import controlled
-from raylay.services.commands.shared.kept_logs import (
-    FabricPlace,
-    KeptDirectoryOption,
-    kept_place,
-)
+from raylay.services.commands.shared.earlier_events import EarlierEvents
+from raylay.services.commands.shared.kept_logs import KeptDirectoryOption, kept_place
 from raylay.services.commands.shared.options import (
     FabricOption,
     HttpOption,
@@ -126,7 +123,7 @@ def events(
 
     An instance has its latest 10,000 events since it began in memory. Earlier ones, and those of
     an instance or a fabric that is down, are read from the logs that instances keep on this host
-    (`raylay logs`).
+    (`raylay logs`); those of an instance of another host over its administrator's interface.
     """
     selection = EventSelection(
         frozenset(instance or ()),
@@ -144,7 +141,13 @@ def events(
         sys.stdout.flush()
 
     place = None if http else kept_place(fabric, directory)
-    told = ToldEvents(place, show)
+    earlier = EarlierEvents(
+        place,
+        selection.instances,
+        selection.since_us,
+        lambda text: echo(f"raylay: {text}", err=True),
+    )
+    told = ToldEvents(earlier, show)
     stopping = threading.Event()
     with ExitStack() as stack:
         if place is not None and place.entry is None:
@@ -163,6 +166,7 @@ def events(
             told.round_is_over()
             raise typer.Exit(1) from None
         stack.enter_context(stop_signals(stopping))
+        earlier.find_interfaces(attached)
 
         def is_over() -> bool:
             told.round_is_over()
@@ -177,12 +181,12 @@ class ToldEvents:
     """The events that instances tell, behind those of earlier lives that their kept logs have.
 
     Args:
-        place: the place of the kept logs; None: none are read.
+        earlier: reads the kept events.
         show: shows an event.
     """
 
-    def __init__(self, place: FabricPlace | None, show: Callable[[dict[str, Any]], None]) -> None:
-        self._place = place
+    def __init__(self, earlier: EarlierEvents, show: Callable[[dict[str, Any]], None]) -> None:
+        self._earlier = earlier
         self._show = show
         self._first: list[dict[str, Any]] | None = []
         """The events of the first round; None: it is over."""
@@ -203,24 +207,18 @@ class ToldEvents:
         for event in told:
             at_us = began_us.get(event["instance"], event["time_us"])
             began_us[event["instance"]] = min(at_us, event["time_us"])
-        kept = (
-            []
-            if self._place is None
-            else [self._kept(name, began_us.get(name)) for name in self._place.hosts]
-        )
+        kept = [
+            self._kept(source, began_us.get(name)) for name, source in self._earlier.by_instance()
+        ]
         told.sort(key=_time_of)
         for event in heapq.merge(*kept, told, key=_time_of):
             self._show(event)
 
-    def _kept(self, instance: str, before_us: int | None) -> Iterator[dict[str, Any]]:
+    def _kept(
+        self, source: Iterator[dict[str, Any]], before_us: int | None
+    ) -> Iterator[dict[str, Any]]:
         """Yields an instance's kept events that are earlier than those that it tells."""
-        from raylay.services.telemetry.kept_log import kept_events
-
-        assert self._place is not None, "there is a place"
-        found = self._place.log_directory(instance)
-        if found is None:
-            return
-        for event in kept_events(found, instance):
+        for event in source:
             if before_us is not None and event["time_us"] >= before_us:
                 return
             yield event

@@ -29,11 +29,13 @@ from raylay.services.fabric.interface_client import (
 )
 from raylay.services.fabric.plan import FabricRecord, admin_address, instance_config
 from raylay.services.fabric.records.registry import RegistryEntry
+from raylay.services.fabric.remote_log import RemoteLog
 from raylay.services.fabric.transports import client_tls
 from raylay.services.net.ray_head import answers_as_head
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_files import client_context
 from raylay.services.security.control import Caller, path_of
+from raylay.services.telemetry.kept_log import events_among
 
 HEAD_S = 2.0
 """Time, in seconds, that Ray's head has for a sign of life."""
@@ -137,12 +139,13 @@ class InterfaceFabric:
     # -- looking ---------------------------------------------------------------------------------
     def status(self) -> dict[str, Any]:
         """Returns every instance's own status, or why it cannot be asked."""
-        names = self._names()
+        names = self.names()
         with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
             found = list(pool.map(self._status_of, names))
         return {"fabric": self.name, "directory": "", "instances": found, "left_over": []}
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Returns the names of the instances, as far as they are known."""
         if self._settings is not None:
             return [each.name for each in self._settings.instances]
         return [*dict.fromkeys((*self._interfaces, *self._peers))]
@@ -165,7 +168,7 @@ class InterfaceFabric:
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yields the events of all instances, oldest first; see `Fabric.events`."""
-        names = self._names()
+        names = self.names()
 
         def look(cursors: EventCursors) -> list[EventAnswer]:
             with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
@@ -195,6 +198,19 @@ class InterfaceFabric:
     def log_page(self, name: str, query: str) -> Any:
         """Returns the answer of an instance's interface to a query of `/raylay/log.json`."""
         return self._get(name, f"raylay/log.json?{query}")
+
+    def kept_events(self, name: str, since_us: int = 0) -> Iterator[dict[str, Any]]:
+        """Yields the events of an instance in its kept log, the oldest first.
+
+        Args:
+            since_us: time from which they are read, in microseconds since 1970.
+
+        Raises:
+            FabricError: the interface does not answer, or refuses.
+        """
+        process = f"&process={quote(name, safe='')}"
+        log = RemoteLog(lambda query: self.log_page(name, query + process), since_us)
+        return events_among(log.look(), name)
 
     # -- acting ----------------------------------------------------------------------------------
     def control(

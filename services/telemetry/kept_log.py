@@ -12,7 +12,7 @@ import heapq
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
@@ -170,8 +170,16 @@ def kept_events(directory: Path, instance: str) -> Iterator[dict[str, Any]]:
     Raises:
         OSError: the files cannot be read.
     """
-    for line in KeptLog(directory, instance).look():
-        if line["logger"] != "instance" or line["event"] in UNTOLD_EVENTS:
+    return events_among(KeptLog(directory, instance).look(), instance)
+
+
+def events_among(lines: Iterable[LogLine], instance: str) -> Iterator[dict[str, Any]]:
+    """Yields the events of an instance among lines of its kept log; the lines of the processes
+    beside it are none."""
+    for line in lines:
+        if line["process"] != instance or line["logger"] != "instance":
+            continue
+        if line["event"] in UNTOLD_EVENTS:
             continue
         details = {key: value for key, value in line.items() if key not in LINE_KEYS}
         yield {**details, "instance": instance, "event": line["event"]}

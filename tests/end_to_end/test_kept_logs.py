@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,26 @@ def test_from_another_host_the_log_is_read_over_the_interface(shell: Shell) -> N
     assert there and here.startswith(there)
     last = shell.raylay("logs", "here-1", "-n", "1", "--http", shell.admin_address).stdout
     assert len(last.splitlines()) == 1
+
+
+@pytest.mark.covers("Logging", "events of an earlier life of an instance of another host")
+def test_from_another_host_events_of_an_earlier_life_are_read_over_the_interface(
+    shell: Shell,
+) -> None:
+    first = shell.instance()
+    until(lambda: is_logged(shell, "admin_interface_serves"))
+    first.kill()
+    first.wait()
+    shell.instance()
+    until(lambda: is_logged(shell, "admin_interface_serves", times=2))
+    there = ("events", "--json", "--http", shell.admin_address)
+    lives = [json.loads(line) for line in shell.raylay(*there).stdout.splitlines()]
+    assert [each["event"] for each in lives].count("started") == 2
+    moments = [each["time_us"] for each in lives]
+    assert moments == sorted(moments) and {each["instance"] for each in lives} == {"here-1"}
+    second_us = [each["time_us"] for each in lives if each["event"] == "started"][1]
+    second = datetime.fromtimestamp(second_us / 1e6, UTC).isoformat()
+    assert names(shell.raylay(*there, "--since", second).stdout).count("started") == 1
 
 
 def test_lines_are_chosen_by_level_time_and_number(shell: Shell) -> None:

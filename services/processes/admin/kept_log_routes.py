@@ -71,15 +71,11 @@ class KeptLogRoutes:
         latest = request.query.get("latest") == "1"
         # One at a time: it reads some megabytes.
         async with self._reading:
-            body = await asyncio.to_thread(
-                self._read, self._directory, since_us, level, limit, latest=latest
-            )
+            log = KeptLog(self._directory, request.query.get("process", ""), since_us)
+            body = await asyncio.to_thread(self._read, log, since_us, level, limit, latest=latest)
         return web.Response(body=body, content_type="application/json")
 
-    def _read(
-        self, directory: Path, since_us: int, level: str, limit: int, *, latest: bool
-    ) -> bytes:
-        log = KeptLog(directory, since_us=since_us)
+    def _read(self, log: KeptLog, since_us: int, level: str, limit: int, *, latest: bool) -> bytes:
         chosen: Iterator[LogLine] = (
             line
             for line in log.look()

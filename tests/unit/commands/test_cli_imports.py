@@ -77,6 +77,7 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
             (OF_LOOKING - {"raylay.services.commands.status"})
             | {
                 "raylay.services.commands.events",
+                "raylay.services.commands.shared.earlier_events",
                 "raylay.services.commands.shared.kept_logs",
                 "raylay.services.fabric.records.stopped",
             },

@@ -125,6 +125,21 @@ def test_an_instance_that_keeps_none_says_so() -> None:
     visit(None, act)
 
 
+def test_lines_of_one_process_are_told(tmp_path: Path) -> None:
+    write(tmp_path, "A-1-00000.log", line(1, "own"))
+    write(tmp_path, "A-1.B-1-00000.log", line(2, "of a link", process="A-1.B-1"))
+
+    async def act(get: Get) -> None:
+        _, found = await get("process=A-1")
+        assert events(found) == ["own"]
+        _, found = await get("process=../A-1")
+        assert events(found) == []
+        _, found = await get("")
+        assert events(found) == ["own", "of a link"]
+
+    visit(tmp_path, act)
+
+
 def test_the_kept_log_is_found_among_the_targets() -> None:
     kept = LogTarget(target="file", directory="/d/log/A-1", in_background=True)
     assert kept_directory_of(LogOptions(also=(kept,))) == Path("/d/log/A-1")
