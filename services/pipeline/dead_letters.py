@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
@@ -122,14 +122,6 @@ def letters_of(batch: pa.RecordBatch) -> Iterator[DeadLetter]:
         yield DeadLetter(**dict(zip(names, row, strict=True)))
 
 
-class LetterPublisher(Protocol):
-    """The part of a client (`SyncClient`) that dead letters need."""
-
-    def publish(self, topic: str, body: bytes, /) -> Any: ...
-
-    def flush(self) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
 class DeadLetterTarget:
     """The table or the topic of an option `dead_letters`; exactly one is set."""
@@ -156,6 +148,22 @@ class DeadLetterTarget:
             )
         path = Path(unquote(parts.path) if parts.scheme else text)
         return cls(directory=path.absolute())
+
+
+def letters_directory(text: str) -> Path:
+    """Returns the directory of a read's option `dead_letters`.
+
+    Raises:
+        ConfigurationError: the value names a topic, or another file system.
+    """
+    directory = DeadLetterTarget.of(text).directory
+    if directory is None:
+        raise ConfigurationError(
+            f"dead_letters is {text!r}: the tasks of a read may run twice, and write their letters "
+            "to a directory, where the second file replaces the first. Give a directory, and "
+            "publish `letters_stream` of it, which publishes each letter once (docs/pipeline.md)"
+        )
+    return directory
 
 
 def append_letters(directory: Path, name: str, letters: Iterable[DeadLetter]) -> Path | None:
@@ -208,17 +216,3 @@ def append_batches(directory: Path, name: str, batches: Iterable[pa.RecordBatch]
         with contextlib.suppress(OSError):
             aside.unlink()
     return file
-
-
-def publish_letters(client: LetterPublisher, topic: str, letters: Sequence[DeadLetter]) -> None:
-    """Publishes dead letters to a topic, as JSON. Returns when all are durable. A repeated call
-    publishes them again: a SOW topic with the keys `/source`, `/write`, `/partition` and
-    `/position` has each once.
-
-    Raises:
-        RaylayError: a publish was refused, or the connection ended.
-    """
-    for letter in letters:
-        client.publish(topic, letter.to_json())
-    if letters:
-        client.flush()

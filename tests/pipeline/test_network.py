@@ -193,6 +193,14 @@ def test_a_batch_begins_and_ends_where_it_is_told(instance: RunningInstance) -> 
         ({"servers": "h:1", "on_data_loss": "x"}, "give fail or go_on"),
         ({"servers": "h:1", "filter": "/a >"}, "filter"),
         ({"servers": "h:1", "mode": "dead_letter"}, "give both or neither"),
+        (
+            {"servers": "h:1", "mode": "dead_letter", "dead_letters": "topic:x"},
+            "dead_letters is 'topic:x': .* Give a directory, and publish `letters_stream`",
+        ),
+        (
+            {"servers": "h:1", "mode": "dead_letter", "dead_letters": "s3://x"},
+            "neither a directory of this host nor",
+        ),
     ],
 )
 def test_options_that_are_wrong(given: dict[str, str], words: str) -> None:

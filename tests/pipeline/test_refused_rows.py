@@ -16,11 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from support.pipeline_cases import journaled
+from support.pipeline_cases import RunningInstance, journaled
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import CommandFailed, ConfigurationError, RaylayError, StorageError
-from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget
+from raylay.services.pipeline.dead_letters import (
+    DeadLetter,
+    DeadLetterTarget,
+    append_letters,
+)
+from raylay.services.pipeline.publishing.dead_letter_stream import letters_stream
 from raylay.services.pipeline.publishing.sink import (
     BatchWriter,
     WriteOptions,
@@ -33,6 +38,7 @@ from raylay.storage.files import FAULT_VARIABLE
 
 CHILD = Path(__file__).with_name("staging_child.py")
 CHILD_TIMEOUT_S = 120
+QUERY_S_MAX = 120
 BODY = StructField("body", StringType())
 GOOD = b'{"id": %d}'
 BAD = b"no JSON"
@@ -158,6 +164,44 @@ def test_dead_letters_can_be_mended_and_published(stateful: Any, tmp_path: Path)
     columns = {name: mended[name].combine_chunks() for name in mended.column_names}
     save(replace(options, job="two", topic=""), columns.pop("body").to_pylist(), **columns)
     assert published(stateful, "board/mended") == bodies(2, 1)
+
+
+@pytest.mark.covers("Data pipeline", "dead letters of a read")
+def test_dead_letters_of_a_read_reach_a_topic_once(
+    spark: Any, stateful: RunningInstance, tmp_path: Path
+) -> None:
+    """A stretch that is read again replaces its letters, and they are not published again."""
+    dead = tmp_path / "dead"
+    letters = [
+        DeadLetter("London-1", "no number", at, "t", body, key=b"k")
+        for at, body in enumerate((b"a", b"\xff", b"b"))
+    ]
+
+    def run() -> list[dict[str, Any]]:
+        query = (
+            letters_stream(spark, dead)
+            .writeStream.format("raylay")
+            .options(servers=stateful.address, topic="dead/read")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(QUERY_S_MAX)
+        return [json.loads(body) for body in published(stateful, "dead/read")]
+
+    assert run() == []  # the directory is made
+    append_letters(dead, "first", letters[:2])
+    first = run()
+    assert [(each["position"], each["reason"], each["key"]) for each in first] == [
+        (0, "no number", "k"),
+        (1, "no number", "k"),
+    ]
+    assert first[0] == json.loads(letters[0].to_json()) and first[1]["body_base64"] == "/w=="
+    append_letters(dead, "first", [replace(each, time_us=each.time_us + 1) for each in letters[:2]])
+    append_letters(dead, "second", letters[2:])
+    found = run()
+    assert found[:2] == first
+    assert [each["position"] for each in found] == [0, 1, 2]
 
 
 # -- commands ------------------------------------------------------------------------------------

@@ -382,7 +382,7 @@ def test_what_does_not_fit_becomes_dead_letters_once(tmp_path: Path) -> None:
         ({"mode": "lenient"}, "give failfast or permissive or dropmalformed or dead_letter"),
         ({"mode": "dead_letter"}, "belong together"),
         ({"dead_letters": "/tmp/x"}, "belong together"),
-        ({"mode": "dead_letter", "dead_letters": "topic:x"}, "a read's go to a directory"),
+        ({"mode": "dead_letter", "dead_letters": "topic:x"}, "write their letters to a directory"),
     ],
 )
 def test_options_that_contradict_each_other(options: dict[str, str], text: str) -> None:

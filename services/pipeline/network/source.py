@@ -35,6 +35,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.pipeline.dead_letters import letters_directory
 from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.network.offsets import (
     from_json,
@@ -148,6 +149,8 @@ class NetworkOptions:
                 "mode dead_letter and the option dead_letters, a directory for the bodies that do "
                 "not fit, belong together: give both or neither"
             )
+        if made.dead_letters:
+            letters_directory(made.dead_letters)
         return made
 
     @property

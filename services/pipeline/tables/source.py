@@ -43,7 +43,7 @@ from raylay.services.pipeline.changes.network_source import (
     change_stream_reader,
 )
 from raylay.services.pipeline.changes.source import ChangeOptions
-from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
+from raylay.services.pipeline.dead_letters import DeadLetter, append_letters, letters_directory
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
     JournalPlace,
@@ -186,11 +186,8 @@ class ReadOptions:
                 "directory for the bodies that do not fit or cannot be read, belong together: give "
                 "both or neither"
             )
-        if made.dead_letters and DeadLetterTarget.of(made.dead_letters).directory is None:
-            raise ConfigurationError(
-                f"dead_letters is {made.dead_letters!r}: a read's go to a directory; publish them "
-                "from there"
-            )
+        if made.dead_letters:
+            letters_directory(made.dead_letters)
         return made
 
     @classmethod
@@ -451,9 +448,7 @@ class _LostRecords:
 
     def __init__(self, options: ReadOptions, instance: str) -> None:
         self._directory = (
-            DeadLetterTarget.of(options.dead_letters).directory
-            if options.on_corrupt == "dead_letter"
-            else None
+            letters_directory(options.dead_letters) if options.on_corrupt == "dead_letter" else None
         )
         self._instance = instance
 

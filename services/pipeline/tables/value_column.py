@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.pipeline.dead_letters import DeadLetter, DeadLetterTarget, append_letters
+from raylay.services.pipeline.dead_letters import DeadLetter, append_letters, letters_directory
 from raylay.services.pipeline.tables.values import BodyParser, Mode, misfit_error
 
 VALUE = "value"
@@ -103,8 +103,8 @@ class ValueColumn:
         Raises:
             StorageError: they cannot be written.
         """
-        directory = DeadLetterTarget.of(self._options.dead_letters or "-").directory
-        if self._options.mode != "dead_letter" or directory is None:
+        if self._options.mode != "dead_letter":
             return
         query = sha256(f"{self._options.topic}|{self._options.filter}|{self._kind}".encode())
+        directory = letters_directory(self._options.dead_letters)
         append_letters(directory, f"{self._part}-{query.hexdigest()[:16]}", self._letters)
