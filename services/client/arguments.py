@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
@@ -16,6 +18,8 @@ from raylay.services.messages.records import decode_record, publisher_id
 from raylay.services.net.tls_config import TlsConfig
 from raylay.services.net.tls_files import client_context
 
+P = ParamSpec("P")
+T = TypeVar("T")
 ServerLike = Server | str | Mapping[str, Any]
 Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
 
@@ -30,6 +34,98 @@ EXAMPLES = {
     "projection": "AVG(/delay) AS /delay",
 }
 """An example of each argument that is a list of texts."""
+
+
+class NumberRule(NamedTuple):
+    """The numbers that an option of a client may have.
+
+    Attributes:
+        unit: the unit, for the error.
+        least: the least number.
+        above: whether the number must be above `least`.
+        whole: whether the number must have no fraction.
+        most: the largest number; None: there is none.
+    """
+
+    unit: str
+    least: float = 0
+    above: bool = False
+    whole: bool = False
+    most: float | None = None
+
+    def refuses(self, value: object) -> str:
+        """Returns what to give in place of a value; empty: the value is valid."""
+        kind = Integral if self.whole else Real
+        # A bool is a number for Python alone.
+        if isinstance(value, kind) and not isinstance(value, bool):
+            number = float(value)
+            enough = number > self.least if self.above else number >= self.least
+            if enough and (self.most is None or number <= self.most):
+                return ""
+        if self.most is not None:
+            bound = f"from {self.least:g} to {self.most:g}"
+        else:
+            bound = f"above {self.least:g}" if self.above else f"not below {self.least:g}"
+        whole = "whole " if self.whole else ""
+        return f"a {whole}number{f' of {self.unit}' if self.unit else ''}, {bound}"
+
+
+NUMBERS = {
+    "heartbeat_s": NumberRule("seconds"),
+    "connect_timeout_s": NumberRule("seconds", above=True),
+    "connect_wait_s": NumberRule("seconds", above=True),
+    "publish_timeout_s": NumberRule("seconds"),
+    "close_timeout_s": NumberRule("seconds"),
+    "pause_min_ms": NumberRule("milliseconds", 1),
+    "pause_max_ms": NumberRule("milliseconds", 1),
+    "bookmark_flush_ms": NumberRule("milliseconds"),
+    "ack_conflation_ms": NumberRule("milliseconds", whole=True),
+    "sampling_ratio": NumberRule("", most=1),
+}
+"""The rules of the options of a client that are numbers."""
+CALLABLES = ("answers", "on_event", "on_persisted", "on_publish_failed", "on_arrival")
+"""The options of a client that are functions."""
+
+
+def checks_options(construct: Callable[P, T]) -> Callable[P, T]:
+    """Makes the constructor of a client refuse a name, a number, a flag, a text or a callback that
+    is none, with a ConfigurationError that names the argument, what it is, and what to give.
+    Otherwise the error would come later, or the client would do something else than the caller
+    thinks: wait without end, or use instances of other groups for the text `"false"`."""
+
+    @wraps(construct)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        name = keywords["name"] if "name" in keywords else args[1] if len(args) > 1 else None
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"client {_shown(name)}: name is none: give a text")
+        for option, value in keywords.items():
+            if wanted := _wanted_of(option, value):
+                raise ConfigurationError(
+                    f"client {name}: {option} is {_shown(value)}: give {wanted}"
+                )
+        return construct(*args, **keywords)
+
+    return checked
+
+
+def _wanted_of(option: str, value: object) -> str:
+    """Returns what to give for an option in place of a value; empty: the value is valid."""
+    if option in NUMBERS:
+        return NUMBERS[option].refuses(value)
+    if option == "group" and not isinstance(value, str):
+        return "a text, or leave it out"
+    if option == "allow_other_groups" and not isinstance(value, bool):
+        return "True or False"
+    if option in CALLABLES and value is not None and not callable(value):
+        return "a function, or leave it out"
+    if option == "bookmark_store" and isinstance(value, str | bytes | os.PathLike):
+        return f"LmdbBookmarkStore({value!r})"
+    return ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:
@@ -124,13 +220,7 @@ def texts(name: str, given: Sequence[str]) -> list[str] | None:
 
 
 def sample_every(sampling_ratio: float) -> int:
-    """Returns n where one in n publishes is sampled; 0: none is.
-
-    Raises:
-        ConfigurationError: the ratio is none of 0 to 1.
-    """
-    if not 0 <= sampling_ratio <= 1:
-        raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
+    """Returns n where one in n publishes is sampled; 0: none is."""
     return round(1 / sampling_ratio) if sampling_ratio else 0
 
 

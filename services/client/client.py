@@ -14,6 +14,7 @@ from raylay.services.client.arguments import (
     ServerLike,
     Tls,
     check_owner,
+    checks_options,
     listed,
     sow_keys,
     texts,
@@ -103,6 +104,7 @@ class Client:
     """
 
     @checks_keywords
+    @checks_options
     def __init__(
         self,
         name: str,

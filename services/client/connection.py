@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from collections.abc import Callable
 from typing import cast
@@ -49,6 +50,11 @@ FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
 def failure_text(error: Exception, address: str) -> str:
     """Returns why no stream to an address could be opened. The address is not repeated, as the
     event loop does in its own words for a refused connection."""
+    if isinstance(error, socket.gaierror):
+        host = split_address(address)[0]
+        if error.errno == socket.EAI_AGAIN:
+            return f"no name server answers for the host name {host!r}: is the network there?"
+        return f"the host name {host!r} is not known here: is it spelt well?"
     text = str(error).removeprefix(f"{address}: ")
     if isinstance(error, OSError) and error.errno and "Connect call failed" in text:
         return os.strerror(error.errno).lower()

@@ -3,12 +3,20 @@ would try for long to connect, or do something else than its caller thinks."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import math
+import socket
+import threading
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
-from raylay.services.client import Client, Server
-from raylay.services.errors import ConfigurationError
+from raylay.services.client import Client, Server, SyncClient
+from raylay.services.client.arguments import NUMBERS
+from raylay.services.client.events import WaitingForServer
+from raylay.services.errors import ConfigurationError, ConnectionLost
 
 FORM = "is not of the form host:port or unix:path"
 GIVE = "give 'host:port', a Server, or a mapping with address"
@@ -37,13 +45,81 @@ GIVE = "give 'host:port', a Server, or a mapping with address"
         ({"password": None}, "password is of type NoneType: give a text, or leave it out"),
         ({"password": b"secret"}, "password is of type bytes: give a text, or leave it out"),
         ({"publish_store": "a.store"}, "publish_store is a path: give LmdbPublishStore('a.store')"),
+        ({"bookmark_store": "a"}, "bookmark_store is 'a': give LmdbBookmarkStore('a')"),
+        ({"connect_wait_s": "5"}, "connect_wait_s is '5': give a number of seconds, above 0"),
+        ({"connect_wait_s": None}, "connect_wait_s is None: give a number of seconds, above 0"),
+        ({"connect_wait_s": 0}, "connect_wait_s is 0: give a number of seconds, above 0"),
+        ({"connect_timeout_s": -3}, "connect_timeout_s is -3: give a number of seconds, above 0"),
+        ({"heartbeat_s": -1}, "heartbeat_s is -1: give a number of seconds, not below 0"),
+        ({"heartbeat_s": float("nan")}, "heartbeat_s is nan: give a number of seconds"),
+        ({"publish_timeout_s": "1s"}, "publish_timeout_s is '1s': give a number of seconds"),
+        ({"close_timeout_s": -0.1}, "close_timeout_s is -0.1: give a number of seconds"),
+        ({"pause_min_ms": 0}, "pause_min_ms is 0: give a number of milliseconds, not below 1"),
+        ({"pause_max_ms": []}, "pause_max_ms is []: give a number of milliseconds, not below 1"),
+        ({"bookmark_flush_ms": True}, "bookmark_flush_ms is True: give a number of milliseconds"),
+        ({"ack_conflation_ms": 0.5}, "ack_conflation_ms is 0.5: give a whole number of millisec"),
+        ({"sampling_ratio": 2}, "sampling_ratio is 2: give a number, from 0 to 1"),
+        ({"sampling_ratio": "all"}, "sampling_ratio is 'all': give a number, from 0 to 1"),
+        ({"group": None}, "group is None: give a text, or leave it out"),
+        ({"allow_other_groups": "false"}, "allow_other_groups is 'false': give True or False"),
+        ({"on_event": "print"}, "on_event is 'print': give a function, or leave it out"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_to_give(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Client("desk", **{"servers": ["h:1"], **given})
     assert words in str(caught.value) and str(caught.value).startswith("client desk")
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", [None, 5, "", b"desk"])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="name is none: give a text"):
+        Client(name, ["h:1"])
+    with pytest.raises(ConfigurationError, match="name is none: give a text"):
+        Client(name=name, servers=["h:1"])
+
+
+def test_every_number_of_a_client_has_a_rule() -> None:
+    parameters = inspect.signature(Client).parameters.values()
+    assert {each.name for each in parameters if each.annotation in ("int", "float")} == set(NUMBERS)
+
+
+def test_a_client_for_threads_refuses_before_its_thread_begins() -> None:
+    before = threading.active_count()
+    with pytest.raises(ConfigurationError, match="connect_wait_s is '5': give a number of seconds"):
+        SyncClient("desk", ["h:1"], connect_wait_s="5")  # type: ignore[arg-type]
+    assert threading.active_count() == before
+
+
+def test_other_numbers_than_those_of_python_are_taken() -> None:
+    half: Any = Fraction(1, 2)
+    client = Client("desk", ["h:1"], connect_wait_s=half, close_timeout_s=math.inf)
+    assert client.close_timeout_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (socket.EAI_NONAME, "the host name 'hst' is not known here: is it spelt well?"),
+        (socket.EAI_AGAIN, "no name server answers for the host name 'hst'"),
+    ],
+)
+def test_an_unknown_host_name_is_told_as_that(
+    number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(number, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    told: list[object] = []
+    client = Client("desk", ["hst:1"], connect_wait_s=0.2, on_event=told.append)
+    with pytest.raises(ConnectionLost) as caught:
+        asyncio.run(client.connect())
+    assert words in str(caught.value)
+    # A name may come to be known, so the client goes on, but it says why it waits.
+    waiting = next(each for each in told if isinstance(each, WaitingForServer))
+    assert words in dict(waiting.tried)["hst:1"]
 
 
 @pytest.mark.parametrize(
