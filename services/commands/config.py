@@ -13,6 +13,7 @@ from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (
+    document_values,
     downgrades_of,
     fabric_values,
     shown,
@@ -23,7 +24,6 @@ from raylay.services.configuration.amps.support import ElementFinding, findings
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_files
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.errors import ConfigurationError
 
 config_app = typer.Typer(
     help="Check and show configuration files.", no_args_is_help=True, add_completion=False
@@ -82,15 +82,15 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the files with defaults filled in, as YAML; the output for an AMPSConfig can be loaded
-    again. --json is for a fabric's file."""
+    again. With --json it is an object a line: of the fabric, or of each AMPSConfig, where the
+    elements of an action are a list."""
     loaded = load_files(files, defines=parse_defines(define))
     if as_json:
-        if not isinstance(loaded, FabricSettings):
-            raise ConfigurationError(
-                "--json shows a fabric's file: the elements of an AMPSConfig may repeat, which "
-                "JSON cannot say"
-            )
-        echo_json(fabric_values(loaded))
+        if isinstance(loaded, FabricSettings):
+            echo_json(fabric_values(loaded))
+            return
+        for document in loaded:
+            echo_json(document_values(document))
         return
     if isinstance(loaded, FabricSettings):
         echo_text(shown_fabric(loaded).removesuffix("\n"))

@@ -38,6 +38,17 @@ def shown(document: Document) -> str:
     return "\n".join(lines) + "\n" + _dumped(values)
 
 
+def document_values(document: Document) -> dict[str, Any]:
+    """Returns an instance's configuration as values for JSON, of documented names and with
+    defaults: `file`, `AMPSConfig`, and `left_out` with the meaning of each element of
+    `OWN_DEFAULTS` that is not there. The elements of an action, whose order has a meaning and of
+    which one may stand there several times, are a list of objects of one name each."""
+    left_out: dict[str, None] = {}
+    values = _listed(_elements(document.config, left_out))
+    own = {tag: OWN_DEFAULTS[tag] for tag in left_out}
+    return {"file": str(document.file), ROOT: values, "left_out": own}
+
+
 class _OrderedElements(list[tuple[str, Any]]):
     """The elements of a stanza, in their order, which has a meaning. A name may stand there several
     times, as AMPSConfig allows, and is written as a key each time."""
@@ -63,6 +74,17 @@ def _kept_as_they_are(value: Any) -> Any:
         return [_kept_as_they_are(each) for each in value]
     if isinstance(value, str):
         return value.replace("${", f"${{{DOLLAR_VARIABLE}}}{{")
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """Returns the values with ordered elements as lists of objects."""
+    if isinstance(value, _OrderedElements):
+        return [{key: _listed(each)} for key, each in value]
+    if isinstance(value, dict):
+        return {key: _listed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_listed(each) for each in value]
     return value
 
 

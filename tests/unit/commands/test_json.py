@@ -133,6 +133,13 @@ def with_each_client(fabric: str, group: str, server: Any, name: str, ask: Any) 
     return []
 
 
+ACTIONS = """<Actions><Action>
+<On><Module>amps-action-on-schedule</Module><Options><Every>1h</Every></Options></On>
+<Do><Module>amps-action-do-publish-message</Module>
+<Options><Topic>a</Topic><MessageType>json</MessageType>
+<Data>${RAYLAY_DOLLAR}{5}</Data></Options></Do>
+<Do><Module>amps-action-do-nothing</Module></Do>
+</Action></Actions>"""
 CALLS = {
     "downgrade a-1 a-2": {"instance": "a-1", "destination": "a-2", "downgraded": True},
     "upgrade a-1 a-2": {"instance": "a-1", "destination": "a-2", "downgraded": False},
@@ -207,10 +214,23 @@ def test_a_fabrics_settings_are_one_object(tmp_path: Path) -> None:
     file.write_text("fabric: f\ntopics: [orders]\nregions: {here: 2}\n")
     (shown,) = raylay("config", "show", file)
     assert shown["name"] == "f" and [each["name"] for each in shown["topics"]] == ["orders"]
-    config = tmp_path / "a.xml"
-    config.write_text("<AMPSConfig><Name>a</Name></AMPSConfig>")
-    refused = CliRunner().invoke(cli.app, ["config", "show", str(config), "--json"])
-    assert refused.exit_code == 1 and "--json shows a fabric's file" in str(refused.exception)
+
+
+def test_each_ampsconfig_is_one_object(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.xml" for name in ("a", "b")]
+    for file in files:
+        file.write_text(f"<AMPSConfig><Name>{file.stem}</Name>{ACTIONS}</AMPSConfig>")
+    shown = raylay("config", "show", *files)
+    assert [(each["file"], each["AMPSConfig"]["Name"]) for each in shown] == [
+        (str(file), file.stem) for file in files
+    ]
+    config = shown[0]["AMPSConfig"]
+    assert config["ClientMaxCapacity"] == "50%"
+    # In their order, though a name stands there twice.
+    elements = config["Actions"]["Action"][0]
+    assert [name for each in elements for name in each] == ["On", "Do", "Do"]
+    assert elements[1]["Do"]["Options"]["Data"] == "${5}"
+    assert "the data directory" in shown[0]["left_out"]["MessageDiskPath"]
 
 
 def test_a_detached_start_prints_the_object_of_its_process() -> None:
