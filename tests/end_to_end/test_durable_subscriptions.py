@@ -137,6 +137,7 @@ async def test_the_place_is_kept_over_a_failover_and_by_the_other_instance(
         assert await take(orders, 10) == list(range(151, 161))
 
 
+@pytest.mark.slow
 @run
 async def test_an_instance_that_was_away_is_told_and_what_each_knows_is_added_up(
     servers: Servers, path: Path

@@ -91,6 +91,7 @@ def started(servers: Servers, path: Path) -> Server:
     return single(servers, path, first=True, journal=journal)
 
 
+@pytest.mark.slow
 def test_a_named_reader_holds_retention_over_a_restart(servers: Servers, tmp_path: Path) -> None:
     server = started(servers, tmp_path)
     client = Client(server.address, "desk")
@@ -123,6 +124,7 @@ def test_a_named_reader_holds_retention_over_a_restart(servers: Servers, tmp_pat
     assert missing(server, client.answer["publisher"]) > MESSAGES
 
 
+@pytest.mark.slow
 def test_a_reader_that_says_nothing_expires(servers: Servers, tmp_path: Path) -> None:
     server = started(servers, tmp_path)
     client = Client(server.address, "desk")

@@ -427,6 +427,7 @@ def test_what_is_skipped_is_never_removable(spark: Any, tmp_path: Path) -> None:
     assert again.archived_records == 0 and again.removable_before == hurt
 
 
+@pytest.mark.slow
 def test_a_record_that_reads_one_time_and_not_another(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,6 +460,7 @@ def test_a_lake_that_cannot_be_written(tmp_path: Path) -> None:
         archive(spark, tmp_path / "file", [])
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "a stretch is verified and taken whole")
 def test_what_is_not_what_was_written_is_not_taken(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

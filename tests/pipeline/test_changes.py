@@ -312,6 +312,7 @@ def test_what_a_stream_needs(tmp_path: Path) -> None:
         batch_reader(home)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "changes of a SOW topic")
 def test_a_stream_in_spark_of_a_running_instance(
     spark: Any, stateful: RunningInstance, tmp_path: Path

@@ -410,6 +410,7 @@ def test_a_checkpoint_of_other_copies_is_refused(tmp_path: Path) -> None:
 
 
 # -- with Spark ----------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "one copy of each message")
 def test_counts_limits_and_a_stream_in_spark(spark: Any, tmp_path: Path) -> None:
     journals = written(tmp_path, 3)

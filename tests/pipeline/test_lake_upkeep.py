@@ -101,6 +101,7 @@ def test_a_lake_that_is_compacted_and_expires(
     assert again.archived_records == 0, "what has expired does not come back"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "a lake that is compacted")
 def test_files_that_differ_are_not_taken(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,7 @@ def test_a_stream_from_now_that_is_killed_in_its_first_micro_batch_loses_nothing
     again.stop()
 
 
+@pytest.mark.slow
 def test_a_named_reader_tells_every_server_how_far_it_is(instance: RunningInstance) -> None:
     publish(instance, "net/named", range(100))
     away = "127.0.0.1:1"
@@ -307,6 +308,7 @@ def test_messages_that_come_while_a_stream_runs(
     assert seen == list(range(seen[0], seen[0] + len(seen)))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_journals_is_refused(
     spark: Any, instance: RunningInstance, tmp_path: Path
 ) -> None:

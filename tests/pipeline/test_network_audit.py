@@ -277,6 +277,7 @@ def test_an_instance_that_is_down(
         stopped.start()
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page(
     local: Any, running: RunningFabric, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -373,6 +373,7 @@ def test_killed_at_every_step(
 
 
 # -- with Spark ------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_stream_of_spark_goes_on_after_a_restart(
     spark: Any, kept: RunningInstance, desk: SyncClient, tmp_path: Path
 ) -> None:
@@ -420,6 +421,7 @@ def test_a_table_of_sql(spark: Any, kept: RunningInstance, desk: SyncClient) -> 
     assert [tuple(row) for row in rows] == [("insert", "1")]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def near(value: Any) -> list[Any]:
     return [value, value[:4], value[2:], value * 2]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
