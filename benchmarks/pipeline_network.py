@@ -5,7 +5,9 @@
 
 Spark is a process of its own. Its executors belong on other hosts, for which this machine stands
 too: in the figures `_yielding` Spark takes only the processor time that the pair and the publisher
-leave. Parts with a read and parts without one come in turn while the publisher goes on.
+leave. Parts with a read and parts without one come in turn while the publisher goes on, and so do
+parts beside processes that only count, at the lowest priority: what the acks lose there they lose
+to a machine that is busy, whatever it does.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 
 from context import Bench, Figure, body, percentile, publish_all
@@ -33,6 +36,9 @@ WARM_S = 1.0
 PARTS = 3
 """Number of parts of each kind."""
 NICE = 19
+COUNTING = 4
+"""Number of processes that only count: Spark has its two Python workers and some threads."""
+COUNT_PROGRAM = "import os, sys; os.nice(int(sys.argv[1]))\nwhile True: pass"
 END_S = 120
 NAMES = (
     "pipeline_network",
@@ -40,6 +46,7 @@ NAMES = (
     "pipeline_network_ack_alone_ms_p99",
     "pipeline_network_ack_ms_p99",
     "pipeline_network_ack_p99",
+    "pipeline_network_busy_ack_p99",
     "pipeline_network_yielding_beside",
     "pipeline_network_yielding_ack_p99",
 )
@@ -83,6 +90,19 @@ def reads(server: str, nice: int = 0) -> Iterator[Reads]:
         made.close()
 
 
+@contextmanager
+def counting() -> Iterator[None]:
+    """Processes that only count, at the lowest priority."""
+    command = [sys.executable, "-c", COUNT_PROGRAM, str(NICE)]
+    children = [subprocess.Popen(command) for _ in range(COUNTING)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 async def pipeline_network(bench: Bench) -> list[Figure]:
     """See the top of this file."""
     fabric = bench.fabric("network", 2)
@@ -97,37 +117,52 @@ async def pipeline_network(bench: Bench) -> list[Figure]:
     bench.stop("network")
     return [
         Figure(NAMES[0], alone, "messages/s"),
-        Figure(NAMES[1], median(beside[0]), "messages/s"),
-        Figure(NAMES[2], median(beside[1]), "ms"),
-        Figure(NAMES[3], median(beside[2]), "ms"),
-        Figure(NAMES[4], median(beside[2]) / median(beside[1]), "of that without"),
-        Figure(NAMES[5], median(yielding[0]), "messages/s"),
-        Figure(NAMES[6], median(yielding[2]) / median(yielding[1]), "of that without"),
+        Figure(NAMES[1], median(beside.rates), "messages/s"),
+        Figure(NAMES[2], median(beside.alone), "ms"),
+        Figure(NAMES[3], median(beside.reading), "ms"),
+        Figure(NAMES[4], median(beside.reading) / median(beside.alone), "of that without"),
+        Figure(NAMES[5], median(beside.counting) / median(beside.alone), "of that without"),
+        Figure(NAMES[6], median(yielding.rates), "messages/s"),
+        Figure(NAMES[7], median(yielding.reading) / median(yielding.alone), "of that without"),
     ]
 
 
-async def _beside(bench: Bench, reader: Reads) -> tuple[list[float], list[float], list[float]]:
-    """Returns rates of reads, and the p99 of acks in ms in parts without and with a read."""
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Rates of reads in messages a second, and the p99 of acks in ms in the parts of each kind."""
+
+    rates: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
+    reading: list[float] = field(default_factory=list)
+    counting: list[float] = field(default_factory=list)
+
+
+async def _beside(bench: Bench, reader: Reads) -> _Parts:
     fabric = bench.fabric("network", 2)
     acks = Acks()
     ended = asyncio.Event()
-    rates: list[float] = []
-    without: list[float] = []
-    with_reads: list[float] = []
+    found = _Parts()
+
+    async def part(times: list[float], work: Awaitable[object]) -> None:
+        from_s = time.time()
+        await work
+        times.append(percentile(acks.between(from_s, time.time()), 0.99))
+
+    async def read() -> None:
+        found.rates.append(await asyncio.to_thread(reader.read))
+
     async with bench.client(fabric, on_persisted=acks.persisted) as client:
         loading = asyncio.create_task(_load(client, acks, ended))
         await asyncio.sleep(WARM_S)
         for _ in range(PARTS):
-            from_s = time.time()
-            await asyncio.sleep(ALONE_S)
-            without.append(percentile(acks.between(from_s, time.time()), 0.99))
-            from_s = time.time()
-            rates.append(await asyncio.to_thread(reader.read))
-            with_reads.append(percentile(acks.between(from_s, time.time()), 0.99))
+            await part(found.alone, asyncio.sleep(ALONE_S))
+            await part(found.reading, read())
+            with counting():
+                await part(found.counting, asyncio.sleep(ALONE_S))
         ended.set()
         await loading
         await client.flush()
-    return rates, without, with_reads
+    return found
 
 
 async def _load(client: Client, acks: Acks, ended: asyncio.Event) -> None:
