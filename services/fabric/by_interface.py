@@ -11,6 +11,7 @@ they are needed most then. What starts, ends or moves instances needs the head.
 from __future__ import annotations
 
 import ssl
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -37,8 +38,10 @@ from raylay.services.net.tls_files import client_context
 from raylay.services.security.control import Caller, path_of
 from raylay.services.telemetry.kept_log import events_among
 
-HEAD_S = 2.0
-"""Time, in seconds, that Ray's head has for a sign of life."""
+HEAD_S = 8.0
+"""Time, in seconds, that Ray's head has for a sign of life: on a busy machine it takes some."""
+HEAD_TOLD_S = 2.0
+"""Time, in seconds, after which the user is told that Ray's head is waited for."""
 SHOWN_MAX = 200
 ASKED_AT_ONCE = 32
 HOW_TO_HAVE_ONE = (
@@ -319,7 +322,7 @@ def reach(
         return
     if entry is None:
         raise ConfigurationError("name a fabric, or the address of an interface")
-    if answers_as_head(entry.address, HEAD_S):
+    if _head_answers(entry.address, tell):
         from raylay.services.fabric.fabric import Fabric  # late: it takes all that Ray takes
 
         with Fabric.attach(entry.name) as attached:
@@ -333,6 +336,17 @@ def reach(
         "without Ray's head”"
     )
     yield found
+
+
+def _head_answers(address: str, tell: Callable[[str], None]) -> bool:
+    line = f"Ray's head at {address} does not answer yet: waiting for up to {HEAD_S:g} s"
+    telling = threading.Timer(HEAD_TOLD_S, tell, (line,))
+    telling.start()
+    try:
+        return answers_as_head(address, HEAD_S)
+    finally:
+        telling.cancel()
+        telling.join()
 
 
 def interfaces_of(entry: RegistryEntry) -> tuple[InterfaceFabric, int]:

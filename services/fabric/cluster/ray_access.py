@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from raylay.services.errors import FabricError
 from raylay.services.fabric.cluster import ray_files
 from raylay.services.fabric.cluster.nodes import ClusterNode
+from raylay.services.net.ray_head import answers_as_head
 from raylay.services.server.open_transports import is_loopback
 from raylay.storage.files import make_directory
 
@@ -32,6 +33,8 @@ START_TIMEOUT_S_DEFAULT = 120.0
 STOP_TIMEOUT_S_DEFAULT = 15.0
 POLL_S = 0.05
 STATUS_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 18.0
+"""Time for an answer of a head that gives signs of life: the machine is busy, and it goes on."""
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
 NODES_TIMEOUT_S = 60.0
@@ -198,6 +201,10 @@ def head_address() -> str:
 def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S) -> Answer:
     """Returns the result of a call that needs Ray's head.
 
+    Args:
+        timeout_s: time after which a head that gives no sign of life counts as silent. One that
+            gives one has `BUSY_TIMEOUT_S`.
+
     Raises:
         HeadSilent: the head is away, or did not answer in time.
     """
@@ -216,10 +223,14 @@ def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S
     asking = threading.Thread(target=ask, name="raylay-head", daemon=True)
     asking.start()
     asking.join(timeout_s)
+    waited_s = timeout_s
+    if asking.is_alive() and answers_as_head(address, timeout_s):
+        waited_s = max(timeout_s, BUSY_TIMEOUT_S)
+        asking.join(waited_s - timeout_s)
     if errors:
         raise errors[0]
     if not answers:
-        raise _silent(address, f"nothing within {timeout_s:g} s")
+        raise _silent(address, f"nothing within {waited_s:g} s")
     return answers[0]
 
 

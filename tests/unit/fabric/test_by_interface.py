@@ -18,7 +18,7 @@ import pytest
 
 from raylay.services.admin.actions import BY_HTTP, body_of, read_options
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import Fabric
+from raylay.services.fabric import Fabric, by_interface
 from raylay.services.fabric.by_interface import (
     InterfaceFabric,
     call_of_path,
@@ -301,6 +301,35 @@ def test_a_head_that_answers_is_asked(tmp_path: Path, monkeypatch: pytest.Monkey
         reach(running(tmp_path / "f", None, at.address), (), told.append) as found,
     ):
         assert found == "attached to f" and told == []
+
+
+def test_a_head_that_is_slow_is_waited_for_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_interface, "HEAD_TOLD_S", 0.0)
+    monkeypatch.setattr(Fabric, "attach", lambda name: nullcontext(f"attached to {name}"))
+    told: list[str] = []
+    is_told = threading.Event()
+
+    def tell(text: str) -> None:
+        told.append(text)
+        is_told.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                is_told.wait(60)
+                connection.sendall(b"\0")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with reach(running(tmp_path / "f", None, address), (), tell) as found:
+            assert found == "attached to f"
+        thread.join()
+    assert told == [f"Ray's head at {address} does not answer yet: waiting for up to 8 s"]
 
 
 @pytest.mark.covers("Administration", "without Ray's head the shell goes through the interf")
