@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from raylay.services.commands.shared.kept_logs import is_this_host
 from raylay.services.commands.shared.options import FabricOption, running
 from raylay.services.commands.shared.printing import echo, echo_json
+from raylay.services.commands.shared.separate_backup import (
+    BackupRequest,
+    make_separately,
+    make_there,
+    manifest_of,
+)
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.errors import FabricError, StorageLocked
+from raylay.services.errors import FabricError, StorageError, StorageLocked
 from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.stopped import stopped
-from raylay.services.inspection.separate_reading import read_separately
-from raylay.services.server.data.backup import make_backup
 from raylay.services.server.data.backup_manifest import RECORD_FILE, BackupManifest, Row
 from raylay.services.server.data.restore import (
     RestoreResult,
@@ -29,21 +34,36 @@ from raylay.services.server.data.restore import (
 )
 from raylay.storage.files import write_durably
 
-NICENESS = 10
-"""Increase of the niceness of a backup: instances on the host go first."""
+
+@dataclass(frozen=True, slots=True)
+class BackupSource:
+    """An instance whose data is copied.
+
+    Attributes:
+        directory: its data directory, on its host.
+        host: address of its host; empty: it is this one.
+        labels: labels of its node of Ray, for another host.
+    """
+
+    name: str
+    directory: Path
+    host: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def backup(
     instances: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[INSTANCE…]", help="Instances of this host; none: all that have data here."
+            metavar="[INSTANCE…]", help="Instances; none: all that the fabric has, on every host."
         ),
     ] = None,
     to: Annotated[
         Path,
         typer.Option(
-            "--to", metavar="DIRECTORY", help="Make the backups' directories in this directory."
+            "--to",
+            metavar="DIRECTORY",
+            help="Make the backups' directories in this directory, on each instance's own host.",
         ),
     ] = Path("backups"),
     fabric: FabricOption = "",
@@ -52,18 +72,89 @@ def backup(
     ] = False,
 ) -> None:
     """Copy the data of instances while they run, and verify the copies. Publishers and subscribers
-    go on. Run it on the host of the instances."""
+    go on. Each backup is made on its instance's host."""
     record = _record_meant(fabric)
-    meant = _directories(record, instances or [])
-    for name, directory in meant.items():
-        if not as_json:
-            echo(f"{name}: {directory}")
-        path, manifest = _made(directory, to, record)
-        if as_json:
-            echo_json({"backup": path, **manifest.as_json()})
-        else:
-            echo(f"  {_described(manifest)}: verified")
-            echo(f"  {path}")
+    entry = registry.find(record.name)
+    sources = _sources(record, instances or [], is_running=entry is not None)
+    left_out: dict[str, str] = {}
+    with ExitStack() as stack:
+        nodes = OtherHosts(entry, stack)
+        for source in sources:
+            request = BackupRequest(
+                str(source.directory.absolute()), str(to.absolute()), record.name, record.to_json()
+            )
+            if not as_json:
+                where = f" on {source.host}" if source.host else ""
+                echo(f"{source.name}: {source.directory}{where}")
+            try:
+                made = nodes.make(source, request) if source.host else make_separately(request)
+            except (FabricError, StorageError) as error:
+                if len(sources) == 1:
+                    raise
+                left_out[source.name] = str(error)
+                continue
+            _tell_made(source, *made, as_json=as_json)
+    if left_out:
+        raise FabricError(_left_out_text(sources, left_out, record.name, to.absolute()))
+
+
+def _tell_made(source: BackupSource, path: str, manifest: BackupManifest, *, as_json: bool) -> None:
+    if as_json:
+        echo_json({"backup": path, "host": source.host, **manifest.as_json()})
+        return
+    echo(f"  {_described(manifest)}: verified")
+    echo(f"  {path}")
+
+
+def _left_out_text(
+    sources: Sequence[BackupSource], left_out: Mapping[str, str], fabric: str, to: Path
+) -> str:
+    """Returns a text of a line for each instance that has no backup: why, and what to run where."""
+    lines = [f"{len(left_out)} of {len(sources)} instances have no backup:"]
+    for source in sources:
+        if source.name in left_out:
+            where = f" on {source.host}" if source.host else ""
+            again = f"raylay backup {source.name} --fabric {fabric} --to {shlex.quote(str(to))}"
+            there = f"; on that host: {again}" if source.host else f"; again: {again}"
+            lines.append(f"  {source.name}{where}: {left_out[source.name]}{there}")
+    return "\n".join(lines)
+
+
+class OtherHosts:
+    """Makes backups on other nodes of the Ray on which a fabric runs, which is joined for the first
+    one.
+
+    Args:
+        entry: the fabric that runs; None: it does not.
+        stack: detaches from it at its end.
+    """
+
+    def __init__(self, entry: registry.RegistryEntry | None, stack: ExitStack) -> None:
+        self._entry = entry
+        self._stack = stack
+        self._has_joined = False
+
+    def make(self, source: BackupSource, request: BackupRequest) -> tuple[str, BackupManifest]:
+        """Makes and verifies a backup on the host of its instance. Returns its path and its
+        manifest.
+
+        Raises:
+            FabricError: that host cannot be reached by Ray; HeadSilent is one.
+            StorageError: a file cannot be copied, or the copy is not sound.
+        """
+        if self._entry is None:
+            raise FabricError("its data is on another host, and the fabric does not run")
+        # Late: it takes all that Ray takes.
+        from raylay.services.fabric.cluster.ray_access import living_nodes, on_node
+        from raylay.services.fabric.fabric import Fabric
+
+        if not self._has_joined:
+            self._stack.enter_context(Fabric.attach(self._entry.name))
+            self._has_joined = True
+        labels = dict(source.labels)
+        if not any(labels.items() <= dict(node.labels).items() for node in living_nodes()):
+            raise FabricError("its host is not among the living nodes of Ray")
+        return manifest_of(on_node(labels, make_there, request, timeout_s=None))
 
 
 def _record_meant(fabric: str) -> FabricRecord:
@@ -86,47 +177,45 @@ def _record_meant(fabric: str) -> FabricRecord:
     return record
 
 
-def _directories(record: FabricRecord, names: list[str]) -> dict[str, Path]:
-    """Returns the data directories of the named instances; with no name, of all that have one on
-    this host.
+def _sources(record: FabricRecord, names: Sequence[str], *, is_running: bool) -> list[BackupSource]:
+    """Returns the named instances with the places of their data; with no name, all that have some.
 
     Raises:
-        FabricError: an instance is unknown, or has no data here.
+        FabricError: an instance is unknown, or has no data; or none has.
     """
     settings = FabricSettings.from_json(record.settings)
-    known = {each.name: data_directory(record, each) for each in settings.instances}
+    known = {
+        each.name: _source(record, each.name, data_directory(record, each), is_running)
+        for each in settings.instances
+    }
     for name in names:
         if name not in known:
             raise FabricError(
                 f"fabric {record.name} has no instance {name}: it has {', '.join(known)}"
             )
-        if not known[name].is_dir():
+        if not _has_data(known[name]):
             raise FabricError(
-                f"{name} has no data in {known[name]} on this host: run this on its own"
+                f"{name} has no data in {known[name].directory} on this host: run this on its own"
             )
-    found = {name: known[name] for name in names or known if known[name].is_dir()}
+    found = [known[name] for name in names or known if _has_data(known[name])]
     if not found:
         raise FabricError(f"no instance of fabric {record.name} has data on this host")
     return found
 
 
-def _made(directory: Path, place: Path, record: FabricRecord) -> tuple[str, BackupManifest]:
-    def rows() -> Iterator[Row]:
-        _let_others_go_first()
-        return make_backup(directory.absolute(), place.absolute(), record.name, record.to_json())
+def _source(record: FabricRecord, name: str, directory: Path, is_running: bool) -> BackupSource:
+    node = record.nodes.get(name)
+    if node is None or not node.labels or is_this_host(node.address):
+        return BackupSource(name, directory)
+    # This host may have another address than when the fabric was stopped.
+    if not is_running and directory.is_dir():
+        return BackupSource(name, directory)
+    return BackupSource(name, directory, node.address, node.labels)
 
-    *_, last = read_separately(rows, str(directory))
-    path = str(last["backup"])
-    return path, BackupManifest.of(last["manifest"], path)
 
-
-def _let_others_go_first() -> None:
-    """Leaves the processor to all others. Linux gives each session its share, however nice its
-    processes are: so this process gets a session of its own, which is nice, too."""
-    os.setsid()
-    os.nice(NICENESS)
-    with suppress(OSError):
-        Path("/proc/self/autogroup").write_text(str(NICENESS), encoding="ascii")
+def _has_data(source: BackupSource) -> bool:
+    """Returns whether an instance has data; of one of another host it is assumed."""
+    return bool(source.host) or source.directory.is_dir()
 
 
 def _described(manifest: BackupManifest) -> str:

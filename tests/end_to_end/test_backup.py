@@ -12,6 +12,11 @@ import pytest
 from end_to_end.test_queues import Consumer
 from support.instance_processes import Client, Server, Servers, pair, single
 
+from raylay.services.commands.shared.separate_backup import (
+    BackupRequest,
+    make_there,
+    manifest_of,
+)
 from raylay.services.config.journal import JournalConfig
 from raylay.services.errors import StorageError, StorageFull, StorageLocked
 from raylay.services.inspection.store_rows import sow_rows
@@ -89,6 +94,19 @@ class Publishing:
         self._thread.join()
         self._client.close()
         return self.acknowledged
+
+
+@pytest.mark.covers("Journal", "a backup of an instance of another host")
+def test_a_worker_of_another_host_makes_and_verifies_a_backup(
+    servers: Servers, tmp_path: Path
+) -> None:
+    solo = single(servers, tmp_path)
+    publish(Client(solo.address, "publisher"), 1, 20)
+    place = tmp_path / "backups"
+    answer = make_there(BackupRequest(str(solo.directory), str(place), "orders", "{}"))
+    path, manifest = manifest_of(answer)
+    assert manifest.messages == 40 and check_backup(Path(path)) == manifest
+    assert [each.name for each in place.iterdir()] == [Path(path).name]
 
 
 @pytest.mark.covers("Journal", "a backup of an instance that runs")

@@ -59,6 +59,20 @@ def test_commands_work_on_every_host(cluster: Cluster) -> None:
     assert cluster.record() == before
 
 
+@pytest.mark.covers("Journal", "a backup of an instance of another host")
+def test_a_backup_is_made_on_the_host_of_each_instance(cluster: Cluster) -> None:
+    lines = cluster.on("head", "raylay backup --to /srv/raylay/backups --json").splitlines()
+    made = {found["instance"]: found for found in map(json.loads, lines)}
+    assert {"Chicago-1", "Chicago-2", "NewYork-1", "London-1"} == set(made)
+    addresses = cluster.addresses()
+    for name, found in made.items():
+        region = name.partition("-")[0]
+        assert found["host"] == addresses[HOSTS[region]] and found["messages"] >= 1
+        checked = cluster.on(region, f"raylay restore {found['backup']} --check --json")
+        assert json.loads(checked)["last_txid"] == found["last_txid"]
+        cluster.on(region, "rm -r /srv/raylay/backups", check=False)
+
+
 @pytest.mark.covers("Deployment", "regions that are cut off")
 def test_regions_that_are_cut_off_catch_up(cluster: Cluster) -> None:
     with Load(cluster, "cut") as load:

@@ -65,16 +65,7 @@ class FabricPlace:
     def is_here(self, instance: str) -> bool:
         """Returns whether an instance's host is this one; an instance that the fabric does not
         have has no other."""
-        host = self.hosts.get(instance, "")
-        if not host:
-            return True
-        try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.bind((host, 0))
-        except OSError:
-            return False
-        return True
+        return is_this_host(self.hosts.get(instance, ""))
 
     def elsewhere(self, instance: str) -> str:
         """Returns a sentence on where the log of an instance is of which this host has none."""
@@ -83,6 +74,19 @@ class FabricPlace:
             f"is in {self.directories[-1]}/log; it has none before its first start. An instance "
             "with an administrator's interface tells its log from afar"
         )
+
+
+def is_this_host(host: str) -> bool:
+    """Returns whether an address or a name is one of this host's; an empty one is."""
+    if not host:
+        return True
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
 
 
 def kept_place(fabric: str, directory: Path | None = None) -> FabricPlace:

@@ -497,16 +497,25 @@ def kill_on_node(node: str, pid: int) -> None:
     ray.get(task(kill_process, scheduling_strategy=there).remote(pid), timeout=STATUS_TIMEOUT_S)
 
 
-def on_node(labels: dict[str, str], function: Callable[..., Answer], *arguments: Any) -> Answer:
+def on_node(
+    labels: dict[str, str],
+    function: Callable[..., Answer],
+    *arguments: Any,
+    timeout_s: float | None = START_TIMEOUT_S_DEFAULT,
+) -> Answer:
     """Calls a function on a node with these labels, and returns its result.
+
+    Args:
+        timeout_s: time that it has; None: any, and it is not called again where the node ends.
 
     Raises:
         FabricError: no node has these labels, or it did not answer.
     """
     ray = ray_module()
     try:
-        reference = task(function, label_selector=labels).remote(*arguments)
-        answer: Answer = ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
+        options: dict[str, Any] = {"max_retries": 0} if timeout_s is None else {}
+        reference = task(function, label_selector=labels, **options).remote(*arguments)
+        answer: Answer = ray.get(reference, timeout=timeout_s)
         return answer
     except ray.exceptions.RayError as error:
         raise FabricError(f"no node with labels {labels} answered: {first_line(error)}") from None

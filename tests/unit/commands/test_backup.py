@@ -1,0 +1,98 @@
+"""services/commands/backup.py: where the data of each instance is, and what is said of those that
+have no backup."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from raylay.services.commands import backup
+from raylay.services.commands.backup import BackupSource, OtherHosts
+from raylay.services.commands.shared.separate_backup import (
+    BackupRequest,
+    make_there,
+    manifest_of,
+)
+from raylay.services.errors import FabricError, StorageError
+from raylay.services.fabric import Fabric, plan
+from raylay.services.fabric.cluster.nodes import NodePlace
+from raylay.services.fabric.records import registry
+from raylay.services.server.data.backup_manifest import BackupManifest
+
+pytestmark = pytest.mark.covers("Journal", "a backup of an instance of another host")
+ELSEWHERE = "192.0.2.1"
+"""An address of no host (RFC 5737)."""
+THERE = {"region": "east", "host": "b"}
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> plan.FabricRecord:
+    """A stopped fabric: the data of east-1 is here, that of east-2 on another host."""
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path / "runtime"))
+    settings = Fabric("wide", topics=["orders"]).region("east", instances=2).settings()
+    made = plan.record_of(settings, tmp_path / "wide")
+    made.nodes["east-1"] = NodePlace({**THERE, "host": "a"}, "127.0.0.1")
+    made.nodes["east-2"] = NodePlace(THERE, ELSEWHERE)
+    made.save()
+    (tmp_path / "wide" / "east-1").mkdir()
+    return made
+
+
+def test_each_instance_is_copied_on_its_host(record: plan.FabricRecord) -> None:
+    home = Path(record.directory)
+    here, there = backup._sources(record, [], is_running=True)
+    assert here == BackupSource("east-1", home / "east-1")
+    assert there == BackupSource("east-2", home / "east-2", ELSEWHERE, THERE)
+    assert backup._sources(record, ["east-2"], is_running=True) == [there]
+
+
+def test_a_directory_here_is_taken_where_the_fabric_was_stopped(record: plan.FabricRecord) -> None:
+    """Its host may have another address by now."""
+    (Path(record.directory) / "east-2").mkdir()
+    assert all(not each.host for each in backup._sources(record, [], is_running=False))
+    assert backup._sources(record, ["east-2"], is_running=True)[0].host == ELSEWHERE
+
+
+def test_who_is_left_out_is_named_with_its_host_and_the_command_to_run_there(
+    record: plan.FabricRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    manifest = BackupManifest(
+        "0.1.0", "wide", "east-1", "east", "0" * 16, 0, "d", "", "2026-01-02T03:04:05Z", 1, 7, 7, ()
+    )
+    asked: list[BackupRequest] = []
+
+    def made(request: BackupRequest) -> tuple[str, BackupManifest]:
+        asked.append(request)
+        return "/backups/east-1", manifest
+
+    monkeypatch.setattr(backup, "_record_meant", lambda _: record)
+    monkeypatch.setattr(backup, "make_separately", made)
+    with pytest.raises(FabricError) as refused:
+        backup.backup([], tmp_path / "to", "", as_json=False)
+    assert capsys.readouterr().out.splitlines()[1:3] == [
+        "  7 messages up to transaction 7, 0.0 MB in 0 files: verified",
+        "  /backups/east-1",
+    ]
+    assert [Path(each.directory).name for each in asked] == ["east-1"]
+    first, line = str(refused.value).splitlines()
+    assert first == "1 of 2 instances have no backup:"
+    assert line == (
+        f"  east-2 on {ELSEWHERE}: its data is on another host, and the fabric does not run; "
+        f"on that host: raylay backup east-2 --fabric wide --to {tmp_path / 'to'}"
+    )
+
+
+def test_a_stopped_fabric_has_no_other_hosts() -> None:
+    with ExitStack() as stack, pytest.raises(FabricError, match="does not run"):
+        source = BackupSource("east-2", Path("d"), ELSEWHERE, THERE)
+        OtherHosts(None, stack).make(source, BackupRequest("d", "to", "wide", ""))
+
+
+def test_a_fault_on_the_other_host_is_told_here(tmp_path: Path) -> None:
+    answer = make_there(BackupRequest(str(tmp_path / "none"), str(tmp_path / "to"), "wide", ""))
+    with pytest.raises(StorageError, match="there is nothing to back up"):
+        manifest_of(answer)
+    assert not (tmp_path / "to").exists()
