@@ -92,6 +92,10 @@ class InstanceHandles:
             FabricError: it cannot be written.
         """
         settings, record = self._handle.known()
+        if record.restarting.get(instance.name):
+            # From here on it may begin with this one at any time.
+            record.restarting[instance.name] = ""
+            self._handle.keep(record)
         directory = data_directory(record, instance)
         config = instance_config(settings, record, instance)
         topology = topology_text(settings, record, instance, head_address())

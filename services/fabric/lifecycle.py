@@ -185,7 +185,7 @@ class FabricLifecycle:
             refuse_open_ray(str(ray_module().get_runtime_context().gcs_address))
             for warning in instances.shared_hosts():
                 _LOG.warning("fabric %s: %s", handle.name, warning)
-            record.starting, record.restarting = [], []
+            record.starting, record.restarting = [], {}
             record.stopped, record.drained = [], []
             handle.keep(record)
             self.owns = True

@@ -39,9 +39,11 @@ from raylay.services.fabric.planned_stop import links_at_rest
 from raylay.services.fabric.records.record import OrphanedDirectory, RecordedMove
 from raylay.services.fabric.records.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.transports import TransportPlanner, client_tls, module, modules
+from raylay.services.messages.digests import digest
 from raylay.services.messages.topics import TopicRule
 from raylay.services.net.tls_config import TlsConfig
 
+_CONFIG_PURPOSE = b"raylay-config"
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PORTS_TRIED_MAX = 4_000
@@ -67,7 +69,9 @@ class FabricRecord:
         ports: ports by instance.
         settled: instances that have been ready once: from then on an empty data directory means a
             lost disk, and the instance catches up with a peer before it admits clients.
-        restarting: instances that still run with earlier settings.
+        restarting: instances that are to be restarted with these settings, each with the digest of
+            the configuration with which it runs until then (`config_digest`); empty: it may run
+            with that one or a later one.
         nodes: the nodes on which instances with node labels were put, and where they stay.
         node_label: label of nodes whose value is a group's name, for instances that name no node.
         moves: moves of the instances that no longer live where they began.
@@ -86,7 +90,7 @@ class FabricRecord:
     settings: str
     ports: dict[str, InstancePorts] = field(default_factory=dict)
     settled: list[str] = field(default_factory=list)
-    restarting: list[str] = field(default_factory=list)
+    restarting: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, NodePlace] = field(default_factory=dict)
     node_label: str = ""
     moves: dict[str, RecordedMove] = field(default_factory=dict)
@@ -230,6 +234,14 @@ class FabricChanges:
     directories: tuple[str, ...] = ()
 
 
+def config_digest(config: InstanceConfig) -> str:
+    """Returns a digest of the part of a configuration for which a running instance is restarted
+    when it changes."""
+    # Whom it tells of itself is for its next start: a new instance restarts nobody.
+    text = replace(config, announce_to=()).to_json()
+    return digest(text.encode(), _CONFIG_PURPOSE).hex()
+
+
 def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
     """Compares a running fabric with its new declaration.
 
@@ -266,11 +278,11 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> FabricChanges:
                     f"instance {instance.name}: {key} would change, and its data would stay where "
                     "it is: stop the fabric and move the data first"
                 )
-        # Whom it tells of itself is for its next start: a new instance restarts nobody.
-        config = replace(instance_config(settings, wanted, instance), announce_to=())
-        runs_with = replace(instance_config(before, running, old), announce_to=())
+        runs_with = running.restarting.get(instance.name)
+        if runs_with is None:
+            runs_with = config_digest(instance_config(before, running, old))
         # A stopped one is given its configuration when it is started.
-        is_changed = instance.name in running.restarting or config != runs_with
+        is_changed = config_digest(instance_config(settings, wanted, instance)) != runs_with
         if is_changed and instance.name not in running.stopped:
             restarted.append(instance.name)
     return FabricChanges(

@@ -25,6 +25,8 @@ from raylay.services.fabric.plan import (
     FabricRecord,
     bring_up_to_date,
     changes,
+    config_digest,
+    instance_config,
 )
 from raylay.services.fabric.planned_stop import links_between
 from raylay.services.fabric.relocation import with_moves
@@ -147,7 +149,17 @@ class Rollout:
             progress.left.remove(name)
             where.append(name)
 
-        wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
+        runs_with = {
+            name: config_digest(instance_config(former[0], former[1], former[0].instance(name)))
+            for name in found.restarted
+        }
+        wanted.starting = list(found.started)
+        # One that an interrupted apply has left as it was before that still is.
+        wanted.restarting = runs_with | {
+            name: former[1].restarting[name]
+            for name in found.restarted
+            if name in former[1].restarting
+        }
         wanted.settled = [*dict.fromkeys([*former[1].settled, *joining])]
         for kept in (wanted.stopped, wanted.drained, wanted.settled):
             kept[:] = [name for name in kept if name not in found.removed]
@@ -167,7 +179,7 @@ class Rollout:
         for name in found.restarted:
             progress.tell(f"restarting {name}")
             instances.restart(name, timeout_s, caller=callers.get(name), call="apply")
-            wanted.restarting.remove(name)
+            del wanted.restarting[name]
             handle.keep(wanted)
             done(name, progress.restarted)
             # With one that still runs as before, a check at connect may rightly refuse.

@@ -24,6 +24,7 @@ from raylay.services.fabric.plan import (
     bring_up_to_date,
     changes,
     client_address,
+    config_digest,
     free_port,
     instance_config,
     newest,
@@ -126,8 +127,13 @@ def test_only_what_is_started_with_something_else_is_restarted(tmp_path: Path) -
     assert changed(reader.settings(), running) == FabricChanges(("desk",), ("London-1", "London-2"))
     names = ("Chicago-1", "Chicago-2", "London-1", "London-2")
     assert changed(pairs("700ms").settings(), running).restarted == names
-    running.restarting = ["London-1"]
+    running.restarting = {"London-1": ""}
     assert changed(pairs().settings(), running) == FabricChanges((), ("London-1",))
+    settings = pairs().settings()
+    present = instance_config(settings, running, settings.instance("London-1"))
+    running.restarting = {"London-1": config_digest(present)}
+    assert changed(settings, running) == FabricChanges()
+    assert changed(pairs("700ms").settings(), running).restarted == names
 
 
 def test_instances_that_are_gone_leave_their_data(tmp_path: Path) -> None:

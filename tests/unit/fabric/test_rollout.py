@@ -273,6 +273,34 @@ def test_who_goes_on_with_what_is_left_starts_and_restarts_no_more_than_that(sho
     assert shop.kept[-1] == ([], [])
 
 
+def test_the_former_file_restarts_nobody_that_an_interrupted_apply_left_as_it_was(
+    shop: Noted,
+) -> None:
+    former = settings_of(London=2, Paris=1)
+    # Killed between two restarts, and while one was restarted, of which nobody knows what it runs.
+    shop.fails_at = "restart London-2"
+    with pytest.raises(FabricError):
+        shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))
+    shop.fails_at = ""
+    shop.record.restarting["London-2"] = ""
+    shop.unused = {"Rome-1"}
+    found = shop.rollout.apply(former)
+    assert found.removed == ("Rome-1",)
+    assert found.restarted == ("London-1", "London-2"), "Paris-1 has never run otherwise"
+    assert shop.record.restarting == {}
+
+
+def test_one_that_two_applies_left_as_it_was_is_known_by_what_it_runs_with(shop: Noted) -> None:
+    former = settings_of(London=2, Paris=1)
+    for region in ("Rome", "Oslo"):
+        shop.fails_at = "restart London-1"
+        with pytest.raises(FabricError):
+            shop.rollout.apply(settings_of(London=2, Paris=1, **{region: 1}))
+        shop.unused = {"Rome-1", "Oslo-1"}
+    shop.fails_at = ""
+    assert shop.rollout.apply(former).restarted == ()
+
+
 def test_who_may_not_changes_nothing(shop: Noted) -> None:
     shop.fails_at = "authorize apply"
     before = shop.record.settings

@@ -14,7 +14,7 @@ from raylay.services.fabric import instances
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
-from raylay.services.fabric.plan import record_of
+from raylay.services.fabric.plan import FabricRecord, record_of
 from raylay.services.fabric.records.orphans import STATE_FILE
 
 
@@ -104,3 +104,25 @@ def test_an_instance_is_unused_until_its_data_directory_has_a_state(tmp_path: Pa
     assert found.is_unused("here-2")
     (tmp_path / "here-2" / STATE_FILE).write_bytes(b"")
     assert not found.is_unused("here-2")
+
+
+def test_one_whose_new_configuration_is_written_may_begin_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instances, "head_address", lambda: "127.0.0.1:1")
+    declared = FabricBuilder("slow").region("here", instances=2).settings()
+    kept: list[dict[str, str]] = []
+
+    class Handle(FabricHandle):
+        def keep(self, record: FabricRecord) -> None:
+            # Before the configuration is on the disk: this process may end in between.
+            assert not list(tmp_path.glob("here-*/*"))
+            kept.append(dict(record.restarting))
+
+    handle = Handle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    handle.record.restarting = {"here-1": "abc", "here-2": "abc"}
+    handles = InstanceHandles(handle, ControlClient(handle))
+    handles.write_config(declared.instance("here-1"))
+    assert kept == [{"here-1": "", "here-2": "abc"}]
+    assert list(tmp_path.glob("here-1/*"))
