@@ -23,6 +23,7 @@ from support import pipeline_child as child
 from support.pipeline_cases import INCARNATION, Log, expected_rows, made_by, mixed_runs, write_log
 from support.pipeline_cases import journaled as logged
 
+from raylay.services.client import SyncClient
 from raylay.services.pipeline.archive import read_lake
 from raylay.storage.files import FAULT_SESSION_VARIABLE, FAULT_VARIABLE
 
@@ -266,6 +267,32 @@ def test_a_cluster_that_loses_an_executor(
     finally:
         running.end()
     check(spark, job, source, tmp_path, instance, topic)
+
+
+TWINNED_MESSAGES = 50_000
+"""Enough for two tasks."""
+
+
+@pytest.mark.covers("Data pipeline", "tasks that have speculative twins")
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_task_and_its_twin_read_over_the_network_and_write(instance: Any, tmp_path: Path) -> None:
+    """Both read the same part, and stage its rows, at once; the rows of one are published."""
+    topic, into = "twins/read", "twins/written"
+    with SyncClient("desk", [instance.address]) as client:
+        for number in range(TWINNED_MESSAGES):
+            client.publish(topic, b"%d" % number)
+        client.flush()
+    master = {child.MASTER_VARIABLE: "local-cluster[2,1,1024]"}
+    running = Child("network", topic, str(tmp_path), instance.address, into, **master)
+    try:
+        assert not running.killed()
+    finally:
+        running.end()
+    assert (tmp_path / f"{child.TWIN}-0").exists()
+    published = journaled(instance, into)
+    assert sorted(int(body) for _, body in published) == list(range(TWINNED_MESSAGES))
+    assert [sequence for sequence, _ in published] == list(range(1, TWINNED_MESSAGES + 1))
 
 
 def executors_of(leader: int) -> list[int]:

@@ -1,6 +1,7 @@
 """One job in a process of its own, with a Spark of its own, which a test has killed.
 
     python pipeline_child.py archive|parquet|topic|aggregate|replay SOURCE PLACE [ADDRESS TOPIC]
+    python pipeline_child.py network SOURCE_TOPIC PLACE ADDRESS TOPIC
 
 Prints `ready` when Spark is up and `done` at the end.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,9 @@ MASTER_VARIABLE = "PIPELINE_MASTER"
 CHUNK_RECORDS = 150
 REPLAY_JOB = "again"
 RECORDS_PER_BATCH = 150
+TWIN_S_MAX = 120.0
+TWIN = "twin"
+"""Beginning of the names of the files that say which tasks had a twin."""
 WINDOWS = Windows(
     topic="^flights/EWR$",
     schema="number INT, carrier STRING",
@@ -67,6 +73,43 @@ def run_stream(spark: Any, source: Path, place: Path, target: str, **options: st
         .start()
     )
     query.awaitTermination()
+
+
+def run_network(spark: Any, topic: str, place: Path, address: str, into: str) -> None:
+    """A stream over the network into another topic, whose first task gets a speculative twin."""
+    query = (
+        spark.readStream.format("raylay")
+        .options(servers=address, topic=topic, columns="body", readers="2")
+        .load()
+        .mapInArrow(awaiting_twin(place), "body BINARY")
+        .writeStream.format("raylay")
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .options(servers=address, topic=into)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def awaiting_twin(place: Path) -> Any:
+    """Passes rows on. The first task holds its end back until it has a twin, which has then to be
+    read and staged at the same time."""
+
+    def passing(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        mark = place / f"{TWIN}-{context.partitionId()}"
+        if context.attemptNumber():
+            mark.touch()
+        yield from batches
+        deadline_s = time.monotonic() + TWIN_S_MAX
+        while context.partitionId() == 0 and not mark.exists():
+            assert time.monotonic() < deadline_s, "no twin came"
+            time.sleep(0.05)
+
+    return passing
 
 
 def run_aggregate(spark: Any, source: Path, place: Path, address: str, topic: str) -> Any:
@@ -103,6 +146,8 @@ def run(spark: Any, job: str, source: Path, place: Path, *where: str) -> None:
         run_stream(spark, source, place, "parquet", path=str(place / "table"))
     elif job == "topic":
         run_stream(spark, source, place, "raylay", servers=where[0], topic=where[1])
+    elif job == "network":
+        run_network(spark, str(source), place, *where)
     elif job == "replay":
         run_replay(spark, source, place, *where)
     else:

@@ -305,6 +305,7 @@ class NetworkChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             self._known(offset)
         self._state.check(start, end)
         table = self._table
+        table.topic.place.servers()
         return [InputPartition(ChangeStep(table.topic, start, end, table.options.state))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

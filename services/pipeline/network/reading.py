@@ -126,6 +126,11 @@ class NetworkPlace:
         # The client's options have a password.
         return f"NetworkPlace({self.topic!r} at {self.client.get('servers')})"
 
+    def servers(self) -> list[Any]:
+        """Returns where the servers are now. A place that is sent to a task afterwards has them."""
+        servers = self.client["servers"]
+        return list(servers() if callable(servers) else servers)
+
 
 class ReaderPlaces:
     """The place of a named reader at each server, for which instances keep segments
@@ -141,7 +146,7 @@ class ReaderPlaces:
         self._place = place
         self._name = name
         self._expires_s = expires_s
-        self._clients: dict[int, SyncClient] = {}
+        self._clients: dict[Any, SyncClient] = {}
 
     def tell(self, held: PublisherRanges) -> None:
         """Says what the reader does not need any more.
@@ -149,20 +154,23 @@ class ReaderPlaces:
         Raises:
             CommandFailed: a server refuses the reader.
         """
-        for number, server in enumerate(self._place.client["servers"] if self._name else ()):
+        servers = self._place.servers() if self._name else []
+        for moved in self._clients.keys() - set(servers):
+            self._clients.pop(moved).close(flush=False)
+        for server in servers:
             try:
-                client = self._client(number, server)
+                client = self._client(server)
                 client.readers.tell(self._name, self._place.topic, held, expires_s=self._expires_s)
             except CommandFailed:
                 raise
             except RaylayError as error:
                 log.warning("%s is not told the place of reader %s: %s", server, self._name, error)
 
-    def _client(self, number: int, server: Any) -> SyncClient:
-        known = self._clients.get(number)
+    def _client(self, server: Any) -> SyncClient:
+        known = self._clients.get(server)
         if known is None:
             options = self._place.client | {"servers": [server]}
-            known = self._clients[number] = SyncClient(
+            known = self._clients[server] = SyncClient(
                 f"spark-{uuid.uuid4().hex[:12]}",
                 **options,
                 failover="any",

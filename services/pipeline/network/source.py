@@ -228,12 +228,14 @@ class Portion:
     Attributes:
         start, end, wanted: as the reader's `read` takes them, in the form of the wire.
         name: names the portion, the same for a repeated task.
+        place: where it is read: instances may have moved since the query began.
     """
 
     start: dict[int, bytes]
     end: dict[int, bytes]
     wanted: dict[int, bytes]
     name: str
+    place: NetworkPlace
 
 
 class NetworkTable:
@@ -249,11 +251,12 @@ class NetworkTable:
     def partitions(self, start: PublisherRanges, end: PublisherRanges) -> list[InputPartition]:
         """Returns a partition for each reader; none where nothing is new."""
         begin, stop = start.to_wire(), end.to_wire()
+        self.place.servers()
         found: list[InputPartition] = []
         for portion in portions(start, end, self.options.readers, PORTION_MESSAGES_MIN):
             wire = portion.to_wire()
             name = sha256(repr(sorted(wire.items())).encode()).hexdigest()[:24]
-            found.append(InputPartition(Portion(begin, stop, wire, name)))
+            found.append(InputPartition(Portion(begin, stop, wire, name, self.place)))
         return found
 
     def read(self, portion: Portion) -> Iterator[pa.RecordBatch]:
@@ -266,7 +269,7 @@ class NetworkTable:
                 types = self.types or installed_types(())
                 source = self.options.servers or self.options.fabric
                 values = ValueColumn(self.options, self.value_type, types, source, portion.name)
-            reader = NetworkReader(self.place)
+            reader = NetworkReader(portion.place)
             try:
                 for instance, deliveries in reader.read(
                     start,

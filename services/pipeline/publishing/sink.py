@@ -31,13 +31,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from raylay.services.client import EPOCH, SyncClient
+from raylay.services.client import EPOCH, Server, SyncClient
 from raylay.services.client.credentials import credentials
 from raylay.services.client.events import PublishFailed
 from raylay.services.client.publishing.deletes import delete_body
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.errors import CommandFailed, ConfigurationError
+from raylay.services.errors import CommandFailed, ConfigurationError, RaylayError
 from raylay.services.fabric.plan import servers_of
 from raylay.services.fabric.transports import client_tls
 from raylay.services.messages.records import (
@@ -69,6 +69,30 @@ STAGING_OF_CHECKPOINT = "raylay-staging"
 TLS_FILES = ("ca_file", "certificate", "private_key")
 TOPICS_NAMED_MAX = 10
 """Topics that an error names."""
+
+
+@dataclass(slots=True)
+class FabricServers:
+    """A look-up of the instances of a fabric's group, made anew for each round of a client's
+    attempts: one may be moved, or started again at another port. Tasks get it from the driver.
+
+    Attributes:
+        known: the last answer, which holds where the fabric's record is out of reach, as on the
+            other hosts of a cluster.
+    """
+
+    fabric: str
+    group: str
+    known: list[Server]
+
+    def __call__(self) -> list[Server]:
+        try:
+            record = record_of(self.fabric)
+            if record is not None:
+                self.known = servers_of(record, self.group, "")["servers"]
+        except (OSError, RaylayError) as error:
+            log.warning("the record of %s cannot be read: %s", self.fabric, error)
+        return self.known
 
 
 @dataclass(slots=True)
@@ -165,7 +189,9 @@ class WriteOptions:
                 "one: start it, or give `servers`"
             )
         tls = given or client_tls(FabricSettings.from_json(record.settings), record.directory)
-        return {**servers_of(record, self.group, self.name), "tls": tls, **credentials()}
+        made = servers_of(record, self.group, self.name)
+        made["servers"] = FabricServers(self.fabric, made["group"], made["servers"])
+        return {**made, "tls": tls, **credentials()}
 
 
 def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBatch:
