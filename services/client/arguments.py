@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
+from raylay.services.client.keywords import shown_value
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.digests import FILTER, digest
@@ -97,11 +98,11 @@ def checks_options(construct: Callable[P, T]) -> Callable[P, T]:
     def checked(*args: P.args, **keywords: P.kwargs) -> T:
         name = keywords["name"] if "name" in keywords else args[1] if len(args) > 1 else None
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"client {_shown(name)}: name is none: give a text")
+            raise ConfigurationError(f"client {shown_value(name)}: name is none: give a text")
         for option, value in keywords.items():
             if wanted := _wanted_of(option, value):
                 raise ConfigurationError(
-                    f"client {name}: {option} is {_shown(value)}: give {wanted}"
+                    f"client {name}: {option} is {shown_value(value)}: give {wanted}"
                 )
         return construct(*args, **keywords)
 
@@ -121,11 +122,6 @@ def _wanted_of(option: str, value: object) -> str:
     if option == "bookmark_store" and isinstance(value, str | bytes | os.PathLike):
         return f"LmdbBookmarkStore({value!r})"
     return ""
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def usable(tls: Tls, client_name: str) -> TlsConfig | ssl.SSLContext | None:

@@ -64,8 +64,8 @@ class Client:
             await client.flush()
 
     Args:
-        name: the client name, from which the publisher id is made. A second live client of the same
-            name ends the first one's connection, and the other way round.
+        name: the client name, from which the publisher id is made. Where a second client of the
+            same name logs on to the instance, the first one ends with LogonRefused (`name_in_use`).
         servers: one server, or several in order of preference, each as `host:port`, a Server or a
             mapping with `address`; or a callable (plain or async) that looks them up before each
             round of attempts.
@@ -195,6 +195,7 @@ class Client:
         """
         await self._lifecycle.connect()
 
+    @checks_keywords
     async def close(self, *, flush: bool = True, timeout_s: float | None = None) -> None:
         """Ends the client. With `flush` it first waits until everything published is durable, up
         to `timeout_s` (`close_timeout_s` when not given).
@@ -383,6 +384,7 @@ class Client:
         await self._publisher.until_settled(None)
         return await delete_in_parts(self, topic, filter, message_type)
 
+    @checks_keywords
     async def room(self, timeout_s: float | None = None) -> None:
         """Waits until the publish store has room, for `publish_timeout_s` when no time is given.
 
@@ -392,6 +394,7 @@ class Client:
         """
         await self._publisher.room(timeout_s)
 
+    @checks_keywords
     async def flush(self, timeout_s: float | None = None) -> None:
         """Waits until everything published so far is durable. A message on a topic that is declared
         as not journaled counts when it was delivered (`unjournaled_messages`). Acknowledgments of
@@ -492,7 +495,7 @@ class Client:
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
             LocalProtocolError: `type` is none, or `durable` is the name of a subscription to
-                something else. TypeError: a keyword argument is misspelt.
+                something else. TypeError: an argument is misspelt, or of a wrong type.
         """
         options = self._subscriber.given(
             select=select,
@@ -588,7 +591,8 @@ class Client:
             timeout_s: seconds to wait for the server's answer.
 
         Raises:
-            LocalProtocolError: `type` is none. TypeError: a keyword argument is misspelt.
+            LocalProtocolError: `type` is none.
+            TypeError: an argument is misspelt, or of a wrong type.
         """
         given = self._subscriber.given(
             filter=filter,
@@ -680,7 +684,7 @@ class Client:
             BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
             LocalProtocolError: the id is in use, or JSON cannot be parsed into `type`.
-            TypeError: a keyword argument is misspelt.
+            TypeError: an argument is misspelt, or of a wrong type.
         """
         options = self._subscriber.given(
             filter=filter,

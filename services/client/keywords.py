@@ -1,36 +1,89 @@
-"""A check of keyword arguments in calls of the public API, so that a misspelt one is never
-ignored."""
+"""A check of the arguments in calls of the public API: a misspelt one is never ignored, and one of
+a wrong type is named where it is given, not where it is used."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+KINDS: Mapping[str, tuple[type, str]] = {
+    "str": (str, "a text"),
+    "bool": (bool, "True or False"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "None": (type(None), "None"),
+}
+"""The types that are checked, by their annotation: what a value must be, and its name in errors."""
+
 
 def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a call raise a TypeError that names the nearest parameter where a keyword argument is
-    unknown.
+    unknown, and the argument where a text, a number or a flag is of another type. A coroutine
+    function raises it when it is awaited.
 
-    Python's own TypeError names the wrong argument only. The check costs a dictionary look-up an
-    argument, so it belongs on calls that are made per subscription, never per message.
+    Python's own TypeError names the wrong argument only. The check costs some look-ups an argument,
+    so it belongs on calls that are made per subscription, never per message. The options of a
+    constructor have checks of their own (`checks_options`).
     """
     known = inspect.signature(function).parameters
+    names = tuple(known)
     name = function.__qualname__.rpartition(".")[2]
-    shown = function.__qualname__.partition(".")[0] if name == "__init__" else name
+    is_made = name == "__init__"
+    shown = function.__qualname__.partition(".")[0] if is_made else name
+    kinds = {} if is_made else {each: _kinds_of(known[each].annotation) for each in names}
 
-    @wraps(function)
-    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+    def check(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         for keyword in keywords:
             if keyword not in known:
                 near = difflib.get_close_matches(keyword, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
                 raise TypeError(f"{shown}() has no argument {keyword!r}: {hint}")
+        for argument, value in (*zip(names, args, strict=False), *keywords.items()):
+            of = kinds.get(argument)
+            if of and not any(_is(value, each) for each in of):
+                wanted = " or ".join(KINDS[each][1] for each in of)
+                found = f"{shown_value(value)}, of type {type(value).__name__}"
+                raise TypeError(f"{shown}(): {argument} is {found}: give {wanted}")
+
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def checked_coroutine(*args: Any, **keywords: Any) -> Any:
+            check(args, keywords)
+            return await function(*args, **keywords)
+
+        return cast("Callable[P, T]", checked_coroutine)
+
+    @wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        check(args, keywords)
         return function(*args, **keywords)
 
     return checked
+
+
+def _kinds_of(annotation: object) -> tuple[str, ...]:
+    """Returns the checked types that an annotation names; empty: it names others, too."""
+    if not isinstance(annotation, str):
+        return ()
+    parts = tuple(part.strip() for part in annotation.split("|"))
+    return parts if all(part in KINDS for part in parts) else ()
+
+
+def _is(value: object, kind: str) -> bool:
+    # A bool is a number for Python alone.
+    is_number = kind in ("int", "float")
+    return isinstance(value, KINDS[kind][0]) and not (is_number and isinstance(value, bool))
+
+
+def shown_value(value: object) -> str:
+    """Returns a value as code shows it, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

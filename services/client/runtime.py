@@ -69,6 +69,7 @@ from raylay.services.errors import (
     ClientFailed,
     ConnectionLost,
     ForkedClient,
+    LocalProtocolError,
     RaylayError,
     RemoteProtocolError,
     StorageError,
@@ -143,6 +144,14 @@ class ClientCallbacks:
     on_persisted: Callable[[int], None] | None = None
     on_publish_failed: Callable[[PublishFailed], None] | None = None
     on_arrival: Callable[[MessageBatch], None] | None = None
+
+
+def foreign_loop(name: str) -> LocalProtocolError:
+    """The error of a client that is used on another event loop than the one that connected it."""
+    return LocalProtocolError(
+        f"client {name} belongs to another event loop, the one that connected it: connect a client "
+        "on each loop, or share a SyncClient between threads"
+    )
 
 
 class ClientRuntime:
@@ -291,10 +300,9 @@ class ClientRuntime:
             CommandFailed: the server refused it.
             RaylayError: what ended the client.
         """
-        self.raise_if_ended()
-        assert self.loop is not None, "connect first"
+        loop = self.own_loop()
         self._asked_number = number = self._asked_number + 1
-        answered = self._asking[number] = self.loop.create_future()
+        answered = self._asking[number] = loop.create_future()
         try:
             self.step(request(number))
             await self.while_reading(answered, None)
@@ -308,10 +316,9 @@ class ClientRuntime:
             CommandFailed: the server refused it.
             ConnectionLost: no server answered; the command may have been performed.
         """
-        self.raise_if_ended()
-        assert self.loop is not None, "connect first"
+        loop = self.own_loop()
         self._asked_number = number = self._asked_number + 1
-        answered = self._commanding[number] = self.loop.create_future()
+        answered = self._commanding[number] = loop.create_future()
         try:
             self.step(CommandWanted(number, header, body))
             self._waiting_for_server += 1
@@ -672,12 +679,31 @@ class ClientRuntime:
                 {"message": f"a callback of client {self.name} failed", "exception": error}
             )
 
-    def raise_if_ended(self) -> None:
-        """Raises the error that ended the client, or ConnectionLost where it is closed."""
+    def raise_if_unusable(self) -> None:
+        """Raises the error that ended the client, ConnectionLost where it is closed, or
+        LocalProtocolError where it was not connected yet."""
         if self.error is not None:
             raise self.error
         if self.machine.state is ClientState.ENDED:
             raise ConnectionLost(f"client {self.name} is closed")
+        if self.loop is None:
+            raise LocalProtocolError(
+                f"client {self.name} is not connected: await `connect()` first, or use the client "
+                "in `async with`"
+            )
+
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """Returns the event loop that the client belongs to, which is the one that connected it.
+
+        Raises:
+            RaylayError: what ended the client.
+            LocalProtocolError: it was not connected yet, or the caller runs on another loop.
+        """
+        self.raise_if_unusable()
+        assert self.loop is not None
+        if asyncio.get_running_loop() is not self.loop:
+            raise foreign_loop(self.name)
+        return self.loop
 
     # -- reading and bookmarks --------------------------------------------------------------------
     @ends_client

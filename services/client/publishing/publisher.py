@@ -12,7 +12,12 @@ from raylay.services.client.application_spans import span_reader
 from raylay.services.client.arguments import sample_every
 from raylay.services.client.publishing.body_writer import Body, bodies_bytes, body_bytes
 from raylay.services.client.publishing.outbox import check_values
-from raylay.services.client.runtime import PUBLISH_FRAME_BYTES, PUBLISHES_A_TURN, ClientRuntime
+from raylay.services.client.runtime import (
+    PUBLISH_FRAME_BYTES,
+    PUBLISHES_A_TURN,
+    ClientRuntime,
+    foreign_loop,
+)
 from raylay.services.errors import FlushTimeout, LocalProtocolError, PublishStoreFull, RaylayError
 from raylay.services.messages.records import Command
 
@@ -97,9 +102,20 @@ class Publisher:
         return sequence
 
     def _schedule_pump(self) -> None:
-        self._runtime.pump_scheduled = True
-        assert self._runtime.loop is not None
-        self._runtime.loop.call_soon(self._runtime.pump)
+        """Sends what was published in this turn of the loop.
+
+        Raises:
+            LocalProtocolError: the client's loop is closed, or another one runs. The messages are
+                in the publish store alone.
+        """
+        runtime = self._runtime
+        loop = runtime.loop
+        assert loop is not None
+        running = asyncio._get_running_loop()
+        if loop.is_closed() or (running is not None and running is not loop):
+            raise foreign_loop(runtime.name)
+        runtime.pump_scheduled = True
+        loop.call_soon(runtime.pump)
 
     async def publish_many(
         self,
@@ -247,9 +263,7 @@ class Publisher:
             timeout_s = self._timeout_s
         deadline_s = time.monotonic() + timeout_s
         while runtime.store.full:
-            runtime.raise_if_ended()
-            assert runtime.loop is not None
-            waiter = runtime.loop.create_future()
+            waiter = runtime.own_loop().create_future()
             runtime.room_waiters.append(waiter)
             try:
                 await runtime.while_reading(waiter, max(0.0, deadline_s - time.monotonic()))
@@ -282,9 +296,7 @@ class Publisher:
         target = machine.outbox.next_sequence - 1
         if target <= machine.outbox.settled_upto:
             return
-        runtime.raise_if_ended()
-        assert runtime.loop is not None
-        waiter = runtime.loop.create_future()
+        waiter = runtime.own_loop().create_future()
         runtime.settled_waiters.append((target, waiter))
         runtime.hurry()
         if machine.options.ack_conflation_ms and runtime.connection is not None:

@@ -28,8 +28,13 @@ from raylay.services.client.runtime import QUEUE_BYTES_MAX_DEFAULT, ClientRuntim
 from raylay.services.client.subscriptions.subscriber import Subscriber
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.client.subscriptions.subscription_state import SubscriptionState
-from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
-from raylay.services.messages.bookmarks import parse_point
+from raylay.services.errors import (
+    LocalProtocolError,
+    PublishStoreFull,
+    RaylayError,
+    RemoteProtocolError,
+)
+from raylay.services.messages.bookmarks import Point, parse_point
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Command
 from raylay.services.protocol.frames import Header
@@ -69,12 +74,14 @@ class QueueOperations:
     def acknowledge(self, queue: str, bookmarks: Iterable[str], message_type: str, how: str) -> int:
         """Acknowledges messages by bookmarks, with the arguments and errors of
         `Client.acknowledge`. Returns the last sequence."""
-        points = [parse_point(bookmark) for bookmark in bookmarks]
-        if not points or any(point.kind != "message" for point in points):
+        _check_how(queue, how, ("ack", "expire"))
+        points = [] if isinstance(bookmarks, str) else [*map(_message, bookmarks)]
+        if not points or None in points:
             raise LocalProtocolError(
-                f"to acknowledge messages of {queue} give bookmarks of the form publisher|sequence|"
+                f"to acknowledge messages of {queue} give a list of bookmarks of the form "
+                "publisher|sequence|"
             )
-        keys = keys_of((point.publisher, point.sequence) for point in points)
+        keys = keys_of((point.publisher, point.sequence) for point in points if point is not None)
         for record in records_of(queue, message_type, Acknowledgment(keys, how)):
             sequence = self._publish_ack(record)
         return sequence
@@ -84,6 +91,7 @@ class QueueOperations:
     ) -> int:
         """Acknowledges messages by a filter, with the arguments and errors of
         `Client.acknowledge_matching`. Returns how many."""
+        _check_how(queue, how, ("ack", "expire", "cancel"))
         header: Header = {"c": "queue_ack", "t": queue, "mt": message_type, "filter": filter}
         found, _ = await self._runtime.command(header | {"how": how})
         return int(found.get("n") or 0)
@@ -264,6 +272,23 @@ class QueueOperations:
         for timer in (self._acks_timer, self._turn_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _message(bookmark: object) -> Point | None:
+    """Returns the message that a bookmark names; None: it names none."""
+    try:
+        point = parse_point(bookmark) if isinstance(bookmark, str) else None
+    except RemoteProtocolError:
+        return None
+    return point if point is not None and point.kind == "message" else None
+
+
+def _check_how(queue: str, how: str, known: Sequence[str]) -> None:
+    """Raises LocalProtocolError where messages cannot be acknowledged in this way."""
+    if how not in known:
+        raise LocalProtocolError(
+            f"to acknowledge messages of {queue}: how is {how!r}: give {' or '.join(known)}"
+        )
 
 
 def _packed(keys: Keys) -> bytes:

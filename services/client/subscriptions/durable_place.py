@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from raylay.services.client.named_readers import ReaderPlace
+from raylay.services.client.subscriptions.subscription_state import position_of
 from raylay.services.errors import ConnectionLost, LocalProtocolError
-from raylay.services.messages.bookmarks import EPOCH, parse_position
+from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 
 
@@ -45,7 +46,7 @@ class DurableTerms(NamedTuple):
             raise LocalProtocolError(
                 f"durable={self.name!r}: give the place a name of printable characters"
             )
-        if bookmark and parse_position(bookmark).bounded:
+        if bookmark and position_of(bookmark).bounded:
             raise LocalProtocolError(
                 f"durable subscription {self.name!r}: {bookmark} has an end, and a durable "
                 "subscription has none: give the position where a new name begins"

@@ -42,10 +42,9 @@ class Subscriber:
         rows.
 
         Raises:
-            RaylayError: what ended the client.
+            RaylayError: what ended the client, or that it was not connected yet.
         """
-        self._runtime.raise_if_ended()
-        assert self._runtime.loop is not None, "connect first"
+        self._runtime.raise_if_unusable()
         return {
             name: value
             for name, value in options.items()
@@ -178,14 +177,14 @@ class Subscriber:
     ) -> None:
         """Sends a subscription and waits for the answer."""
         runtime = self._runtime
-        assert runtime.loop is not None, "connect first"
+        loop = runtime.own_loop()
         subscription_id = subscription.id
         if subscription_id in runtime.subscriptions:
             raise LocalProtocolError(
                 f"subscription id {subscription_id!r} is in use: give each its own",
                 "sub_id_in_use",
             )
-        answered = runtime.loop.create_future()
+        answered = loop.create_future()
         runtime.subscribing[subscription_id] = answered
         runtime.subscriptions[subscription_id] = subscription
         runtime.step(SubscriptionWanted(state))

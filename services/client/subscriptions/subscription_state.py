@@ -23,7 +23,7 @@ from raylay.services.client.messages import (
     record_count,
 )
 from raylay.services.errors import LocalProtocolError, RaylayError, RemoteProtocolError
-from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.bookmarks import Position, parse_position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import HEADER_BYTES_MAX, Header
 
@@ -35,6 +35,18 @@ ends at 64 KiB."""
 SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
 """Bytes of a header for the requested keys and filters; the rest of a header is names and
 numbers."""
+
+
+def position_of(bookmark: str) -> Position:
+    """Returns the position that a bookmark, a list or a range names.
+
+    Raises:
+        LocalProtocolError: it names none (`bad_bookmark`).
+    """
+    try:
+        return parse_position(bookmark)
+    except RemoteProtocolError as error:
+        raise LocalProtocolError(str(error), error.reason) from None
 
 
 class BookmarkStoreProtocol(Protocol):
@@ -137,7 +149,7 @@ class SubscriptionState:
         self.bounded = False
         self._store = store if bookmark else None
         if bookmark:
-            self.bounded = parse_position(bookmark).bounded
+            self.bounded = position_of(bookmark).bounded
             self.received = PublisherRanges()
             if store is not None:
                 self.received.update(store.load(subscription_id))

@@ -1217,3 +1217,82 @@ async def test_subscribing_says_that_it_waits_for_a_safe_instance() -> None:
 def test_what_cannot_be_an_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConfigurationError, match=f"client c: address '{address}'"):
         Client("c", servers=["127.0.0.1:9007", address])
+
+
+@pytest.mark.covers("Clients and protocol", "a call with a wrong argument")
+@run
+async def test_a_client_that_is_not_connected_says_so() -> None:
+    client = Client("desk", ["127.0.0.1:1"])
+    for call in (
+        client.subscribe("t"),
+        client.sow_and_subscribe("t"),
+        client.subscribe("t", durable="billing"),
+        client.queue_status("work"),
+        client.acknowledge_matching("work", "/a = 1"),
+        client.readers.known(),
+    ):
+        with pytest.raises(LocalProtocolError, match="client desk is not connected: await"):
+            await call
+    with pytest.raises(LocalProtocolError, match="client desk is not connected: await"):
+        client.sow("t")
+
+
+@pytest.mark.covers("Clients and protocol", "a call with a wrong argument")
+def test_a_client_belongs_to_the_loop_that_connected_it(tmp_path: Path) -> None:
+    client = Client("desk", ["127.0.0.1:1"])
+    server = FakeServer()
+
+    async def connected() -> Client:
+        await server.start()
+        client = Client("desk", [server.address])
+        await client.connect()
+        return client
+
+    first = asyncio.new_event_loop()
+    try:
+        client = first.run_until_complete(connected())
+        foreign = "client desk belongs to another event loop, the one that connected it"
+
+        async def elsewhere() -> None:
+            for call in (
+                client.subscribe("t"),
+                client.queue_status("work"),
+                client.sow("t").all(),
+                client.publish("t", b"1"),
+                client.flush(1),
+            ):
+                with pytest.raises(LocalProtocolError, match=foreign):
+                    await call
+
+        asyncio.run(elsewhere())
+        first.run_until_complete(client.close(flush=False))
+        first.run_until_complete(server.stop())
+        client = first.run_until_complete(connected())
+        first.run_until_complete(server.stop())
+    finally:
+        first.close()
+    for _ in range(2):
+        with pytest.raises(LocalProtocolError, match=foreign):
+            client.publish_nowait("t", b"1")
+
+
+@pytest.mark.covers("Clients and protocol", "a call with a wrong argument")
+@run
+async def test_what_is_no_position_and_no_acknowledgment_is_refused_here() -> None:
+    server = await FakeServer().start()
+    async with Client("desk", [server.address]) as client:
+        with pytest.raises(LocalProtocolError, match="bookmark 'yesterday'") as refused:
+            await client.subscribe("t", bookmark="yesterday")
+        assert refused.value.reason == "bad_bookmark"
+        with pytest.raises(LocalProtocolError, match=r"is not of the form \[begin:end\)"):
+            await client.subscribe("t", durable="d", bookmark="[0:")
+        wrong: list[Any] = [["x"], [], "7|1|", [b"7|1|"], ["0"]]
+        for bookmarks in wrong:
+            with pytest.raises(LocalProtocolError, match="messages of work give a list of book"):
+                client.acknowledge("work", bookmarks)
+        with pytest.raises(LocalProtocolError, match="work: how is 'nix': give ack or expire"):
+            client.acknowledge("work", ["7|1|"], how="nix")
+        with pytest.raises(LocalProtocolError, match="give ack or expire or cancel"):
+            await client.acknowledge_matching("work", "/a = 1", how="nix")
+        assert not server.session.bodies and not server.session.commands("subscribe")
+    await server.stop()

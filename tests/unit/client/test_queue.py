@@ -463,7 +463,7 @@ async def test_messages_are_acknowledged_by_bookmark_whoever_holds_them() -> Non
             Acknowledgment({7: [(5, 5)]}, "expire"),
         ]
         for wrong in ([], ["0"], ["20260102T000000Z"]):
-            with pytest.raises(LocalProtocolError, match="give bookmarks of the form"):
+            with pytest.raises(LocalProtocolError, match="give a list of bookmarks of the form"):
                 client.acknowledge("work", wrong)
     await server.stop()
 

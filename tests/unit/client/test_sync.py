@@ -430,7 +430,7 @@ def test_a_fault_while_acknowledgments_are_said_reaches_the_caller(
     client._call(client.client._queues._acks_due)
     with pytest.raises(ClientFailed, match="ZeroDivisionError"):
         client.publish("t", b"x")
-        client._call(client.client.runtime.raise_if_ended)
+        client._call(client.client.runtime.raise_if_unusable)
     monkeypatch.undo()
     client.close(flush=False)
 
@@ -477,6 +477,12 @@ def test_what_a_callback_began_on_the_loop_ends_nothing(there: ServerThread) -> 
     assert len(there.server.session.bodies) == 3
 
 
+def told(result: Any) -> None:
+    """A coroutine function says what is wrong when its result is awaited."""
+    if inspect.iscoroutine(result):
+        result.send(None)
+
+
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("subscribe", ("t",)),
     ("sow", ("t",)),
@@ -502,9 +508,11 @@ def test_a_misspelt_option_is_refused_with_the_nearest_one(
                 and (name not in ("filter", "how") or len(given) < 2)
             )  # fmt: skip
             with pytest.raises(TypeError, match=f"did you mean '{wanted}'"):
-                call(*given, **{wanted[:-1]: "x"})
+                told(call(*given, **{wanted[:-1]: "x"}))
             with pytest.raises(TypeError, match=r"has no argument 'zzz': it takes .*message_type"):
-                call(*given, zzz=1)
+                told(call(*given, zzz=1))
+            with pytest.raises(TypeError, match=f"{wanted} is 5, of type int: give a text"):
+                told(call(*given, **{wanted: 5}))
     assert not there.server.session.commands("subscribe")
 
 
