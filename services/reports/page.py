@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from raylay.services.messages.plain_text import plain_lines
 
 Tone = Literal["good", "bad", "warn", ""]
 TEMPLATE = "page.html"
+_CODE = re.compile(r"`([^`]+)`")
 ROWS_OPEN_MAX = 40
 """Most rows of a table that is shown open; a longer one is folded."""
 
@@ -39,7 +41,7 @@ def check_reports() -> None:
 
 @dataclass(slots=True)
 class Page:
-    """A report.
+    """A report. In sentences and notes, what stands between two backticks is shown as code.
 
     Attributes:
         title: the title, in a few words.
@@ -133,6 +135,7 @@ class Page:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        environment.filters["with_code"] = _with_code
         return environment.get_template(TEMPLATE).render(page=self)
 
     def _add(self, kind: str, heading: str = "", **values: Any) -> None:
@@ -142,6 +145,15 @@ class Page:
 def _shown(value: Any) -> Any:
     # A chart is markup, which is a kind of `str`.
     return plain_lines(value) if type(value) is str else value
+
+
+def _with_code(text: str) -> str:
+    """Returns a text as markup, in which what stands between two backticks is code."""
+    from markupsafe import Markup, escape
+
+    # A plain text: one that is markup escapes what is put into it.
+    escaped = str(escape(plain_lines(text)))
+    return Markup(_CODE.sub(r"<code>\1</code>", escaped))
 
 
 def _css(cell: Cell, numeric: bool) -> str:

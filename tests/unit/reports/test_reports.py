@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -35,6 +36,23 @@ def test_what_users_named_is_not_markup() -> None:
     html = page.html()
     assert "<script>" not in html and "<b>&" not in html and "<i>" not in html
     assert "&lt;b&gt;&amp;&lt;/b&gt;" in html
+
+
+def test_commands_in_sentences_and_notes_are_code() -> None:
+    page = Page("Audit", footer="`a`")
+    page.verdict(False, "see `raylay <status>`")
+    page.text("", "one ` alone", "`a` and `b`")
+    page.table("Topics", ["topic"], [["`t`"]], "by `raylay journal grep`")
+    html = page.html()
+    assert "see <code>raylay &lt;status&gt;</code>" in html
+    assert "one ` alone" in html and "<code>a</code> and <code>b</code>" in html
+    assert "by <code>raylay journal grep</code>" in html
+    assert ">`t`</td>" in html, "a topic's name is shown as it is"
+
+
+def test_a_head_is_not_wrapped() -> None:
+    (rule,) = re.findall(r"\nth \{([^}]*)\}", Page("Audit").html())
+    assert "white-space: nowrap" in rule
 
 
 def test_a_page_loads_nothing_from_elsewhere() -> None:
