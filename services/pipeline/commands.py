@@ -336,7 +336,7 @@ def audit_command(
 def aggregate_command(
     source: FromArgument,
     topic: Annotated[str, typer.Option("--topic", help="The topic: a name or an expression.")],
-    schema: Annotated[str, typer.Option("--schema", help="The schema of the JSON bodies, as DDL.")],
+    schema: Annotated[str, typer.Option("--schema", help="The schema of the bodies, as DDL.")],
     by: Annotated[
         list[str], typer.Option("--by", help="A group: a field, a column or name=SQL; repeatable.")
     ],
@@ -564,7 +564,7 @@ def replay_command(
         str, typer.Option("--spark-where", help="Spark SQL over the columns, and `value`.")
     ] = "",
     schema: Annotated[
-        str, typer.Option("--schema", help="DDL of JSON bodies, for `value` in the filter.")
+        str, typer.Option("--schema", help="DDL of the bodies, for `value` in the filter.")
     ] = "",
     mode: Annotated[
         BodyMode, typer.Option("--mode", help="What to do with bodies that do not fit the schema.")
@@ -621,7 +621,10 @@ def replay_command(
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
     try:
         with _spark(master, "replay", debug) as spark:
-            found = SparkSource(spark, source, selection, instance, _progress, on_corrupt.value)
+            found = SparkSource(
+                *(spark, source, selection, instance, _progress, on_corrupt.value),
+                target_fabric=fabric,
+            )
             summary = replay(
                 found,
                 target,

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from support.pipeline_cases import (
     START_US,
@@ -14,10 +15,14 @@ from support.pipeline_cases import (
     expected_rows,
     journaled,
     message_run,
+    write_fabric,
     write_log,
 )
 
+from raylay.services.config.instance import InstanceConfig
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.publishing.sink import WriteOptions
@@ -128,6 +133,34 @@ def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake
     assert lines[-1].endswith(
         "7 messages in 1 chunks; the filter left 13 out, and is null for 13 of them"
     )
+
+
+@pytest.mark.slow
+def test_message_types_that_the_fabric_defines(spark: Any, tmp_path: Path) -> None:
+    """Those of a journal are its instance's; those of a lake the target's."""
+    run = message_run(1, 7, 1, 3)
+    builder = RecordBuilder(7, "trades", "trade")
+    run.payload = b"".join(builder.build(n, msgpack.packb({"n": n}), 0) for n in (1, 2, 3))
+    run.topic, run.message_type = b"trades", b"trade"
+    log = write_log(tmp_path / "fabric" / "Chicago-1", [run])
+    lake = tmp_path / "lake"
+    archive(spark, lake, places(path=str(log.directory)))
+    selection = ReplaySelection(where="value.n > 1", schema="n INT")
+    unknown = (
+        r"^the body of message 7\|\d\| cannot be parsed by a schema: no message type is called "
+        r"'trade',[^\n]* --fabric names"
+    )
+    for source in (log.directory, lake):
+        with pytest.raises(ConfigurationError, match=unknown):
+            SparkSource(spark, str(source), selection).plan(10)
+    types = (TypeDefinition("trade", "msgpack"),)
+    InstanceConfig("Chicago-1", "Chicago", type_definitions=types).save(log.directory)
+    defined = [{"name": "trade", "kind": "msgpack"}]
+    target = str(write_fabric(tmp_path / "fabric", ("Chicago-1",), message_types=defined))
+    for source, fabric in ((log.directory, ""), (lake, target)):
+        plan = SparkSource(spark, str(source), selection, target_fabric=fabric).plan(10)
+        assert (plan.rows, plan.left_out, plan.left_out_null) == (2, 1, 0)
+        assert plan.topics == [["trades", "trade"]]
 
 
 @pytest.mark.slow

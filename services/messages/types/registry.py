@@ -64,10 +64,15 @@ class MessageTypes:
         plugins: Mapping[str, Factory] | None = None,
     ) -> None:
         self._defined: dict[str, MessageType] = {}
-        for definition in definitions:
+        self._definitions, self._plugins = tuple(definitions), dict(plugins or {})
+        for definition in self._definitions:
             if definition.name in self._defined:
                 raise ConfigurationError(f"message type {definition.name} is defined twice")
-            self._defined[definition.name] = self._made(definition, plugins or {})
+            self._defined[definition.name] = self._made(definition, self._plugins)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process makes them anew: classes of protobuf messages cannot be imported.
+        return MessageTypes, (self._definitions, self._plugins)
 
     def __getitem__(self, name: str) -> MessageType:
         """Returns the type of a name.

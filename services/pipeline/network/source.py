@@ -30,13 +30,11 @@ from pyspark.sql.types import StructType
 
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.named_readers import EXPIRES_S_DEFAULT
-from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.dead_letters import letters_directory
-from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.network.offsets import (
     from_json,
     limited,
@@ -49,7 +47,7 @@ from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader
 from raylay.services.pipeline.publishing.sink import WriteOptions
 from raylay.services.pipeline.selection import time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
-from raylay.services.pipeline.tables.content import checked_filter
+from raylay.services.pipeline.tables.content import checked_filter, types_of_fabric
 from raylay.services.pipeline.tables.offsets import StreamBegin
 from raylay.services.pipeline.tables.option_checks import (
     choose,
@@ -188,11 +186,7 @@ class NetworkOptions:
     def types(self) -> MessageTypes:
         """Returns the message types of the fabric; the built-in ones where only servers are
         known."""
-        record = record_of(self.fabric) if self.fabric else None
-        if record is None:
-            return installed_types(())
-        settings = FabricSettings.from_json(record.settings)
-        return installed_types(settings.types_of(settings.instances[0]))
+        return types_of_fabric(self.fabric)
 
 
 def _seconds(name: str, text: str) -> float:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.errors import ConfigurationError, MessageTypeError, StorageError
 from raylay.services.messages import records
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.archive import META, read_lake
 from raylay.services.pipeline.journals import JournalPlace, OnCorrupt, last_txid, places
 from raylay.services.pipeline.publishing.sink import normal
@@ -24,9 +25,9 @@ from raylay.services.pipeline.publishing.staging import StagedFile, stage
 from raylay.services.pipeline.replay.job import REPLAYED, TIME, LogChunk, ReplayPlan
 from raylay.services.pipeline.selection import topic_condition
 from raylay.services.pipeline.session import one_line, quiet_pandas
+from raylay.services.pipeline.tables.content import types_at, types_of_fabric
 from raylay.services.pipeline.tables.values import BodyParser, Mode, misfit_error
 from raylay.services.pipeline.worker_errors import plain_errors
-from raylay.services.plugins.message_types import installed_types
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -76,8 +77,11 @@ class ReplaySelection:
     clock: Clock = "receive_time"
     mode: Mode = "failfast"
 
-    def marked(self, rows: DataFrame) -> DataFrame:
+    def marked(self, rows: DataFrame, types: MessageTypes) -> DataFrame:
         """Returns the rows of the selected times and topics, with the filter's result in `_kept`.
+
+        Args:
+            types: the message types by name.
 
         Raises:
             ConfigurationError: Spark does not understand the expression or the schema.
@@ -94,7 +98,7 @@ class ReplaySelection:
             rows = rows.where(topic)
         if self.schema:
             try:
-                rows = rows.withColumn("value", _value(self.schema, self.mode))
+                rows = rows.withColumn("value", _value(self.schema, self.mode, types))
             except PySparkException as error:
                 raise ConfigurationError(
                     f"schema {self.schema!r} cannot be used: {one_line(error)}"
@@ -107,13 +111,13 @@ class ReplaySelection:
                 f"filter {self.where!r} cannot be used: {one_line(error)}"
             ) from None
 
-    def condition(self, rows: DataFrame) -> DataFrame:
+    def condition(self, rows: DataFrame, types: MessageTypes) -> DataFrame:
         """Returns the rows of `rows` that are selected, by times, topics and filter.
 
         Raises:
             ConfigurationError: Spark does not understand the expression or the schema.
         """
-        return self.marked(rows).where(KEPT).drop(KEPT)
+        return self.marked(rows, types).where(KEPT).drop(KEPT)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values that must be the same when a job continues."""
@@ -123,7 +127,7 @@ class ReplaySelection:
         return values | {"topics": list(self.topics)}
 
 
-def _value(schema: str, mode: Mode) -> Column:
+def _value(schema: str, mode: Mode, types: MessageTypes) -> Column:
     """Returns the column `value`. Only the bodies of messages that would be published have to fit
     the schema."""
     from pyspark.sql.pandas.functions import arrow_udf
@@ -137,22 +141,40 @@ def _value(schema: str, mode: Mode) -> Column:
         )
     kind = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
 
-    BodyParser(kind, installed_types(()))  # refuses types that no body has
+    BodyParser(kind, types)  # refuses types that no body has
 
     def value(
         bodies: pa.Array, message_types: pa.Array, bookmarks: pa.Array, commands: pa.Array
     ) -> pa.Array:
-        found = BodyParser(kind, installed_types(())).read(bodies, message_types, commands)
+        found = BodyParser(kind, types).read(bodies, message_types, commands)
         if mode == "failfast" and found.refused:
             row, reason = found.refused[0]
+            bookmark = bookmarks[row].as_py()
             with plain_errors():
-                raise misfit_error(kind, bookmarks[row].as_py(), reason, "")
+                check_type(types, message_types[row].as_py(), bookmark)
+                raise misfit_error(kind, bookmark, reason, "")
         return found.values
 
     make: Any = arrow_udf  # its stub knows no struct
     with quiet_pandas():
         made: Column = make(value, declared)("body", "message_type", "bookmark", "command")
     return made
+
+
+def check_type(types: MessageTypes, name: str, bookmark: str) -> None:
+    """Refuses a message whose type nothing defines.
+
+    Raises:
+        ConfigurationError: there is no such type; the error says where types are looked up.
+    """
+    try:
+        types[name]
+    except MessageTypeError as error:
+        raise ConfigurationError(
+            f"the body of message {bookmark} cannot be parsed by a schema: {error}. The messages "
+            "of a journal have the types of its instance's configuration, those of a lake those of "
+            "the fabric that --fabric names. Or choose other messages with --topic"
+        ) from None
 
 
 @contextmanager
@@ -177,6 +199,9 @@ class SparkSource:
         instance: the instance whose log is replayed; empty: the one that holds most of the selected
             messages.
         on_corrupt: the effect of a damaged record in a journal: `stop`, or `skip`, which logs it.
+        target_fabric: the fabric that the messages are published to. A lake does not have the
+            definitions of message types, so its bodies are of the types of this fabric; empty: of
+            the built-in ones. Those of a journal are of the types of its instance.
 
     Raises:
         StorageError: the location is neither a lake nor a journal.
@@ -191,6 +216,7 @@ class SparkSource:
         instance: str = "",
         progress: Callable[[str], None] = lambda line: None,
         on_corrupt: OnCorrupt = "stop",
+        target_fabric: str = "",
     ) -> None:
         self._spark = spark
         self._location = location
@@ -200,6 +226,7 @@ class SparkSource:
         self._on_corrupt = on_corrupt
         self.is_lake = (Path(location) / META / "manifest.json").is_file()
         self._places = [] if self.is_lake else _places(location, instance)
+        self._lake_types = types_of_fabric(target_fabric if self.is_lake else "")
         self.what = {
             "source": _whole(location),
             "instance": instance,
@@ -207,6 +234,7 @@ class SparkSource:
             **selection.to_json(),
         }
         self._rows: DataFrame | None = None
+        self._types = self._lake_types
         self._incarnations: list[str] = []
 
     # -- what there is -----------------------------------------------------------------------
@@ -328,15 +356,17 @@ class SparkSource:
         """Counts the rows of the selected times and topics that the filter keeps and leaves out."""
         from pyspark.sql import functions as F
 
-        rows = (
-            self._lake()
+        marked = (
+            self._selection.marked(self._lake(), self._lake_types)
             if self.is_lake
             else reduce(
                 lambda a, b: a.unionByName(b),
-                (self._journal(place, COUNTED) for place in self._places),
+                (
+                    self._selection.marked(self._journal(place, COUNTED), types_at(place))
+                    for place in self._places
+                ),
             )
         )
-        marked = self._selection.marked(rows)
         kept = F.col(KEPT)
         published_as = F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
         with _told_in_one_line():
@@ -367,11 +397,11 @@ class SparkSource:
         self._incarnations = plan.incarnations
         if self.is_lake:
             self._wanted = plan.instance
-            self._rows = self._lake()
+            self._rows, self._types = self._lake(), self._lake_types
         else:
             for place in self._places:
                 if place.instance == plan.instance:
-                    self._rows = self._journal(place)
+                    self._rows, self._types = self._journal(place), types_at(place)
                     found = place.incarnation()
                     if [found] != plan.incarnations:
                         raise StorageError(
@@ -391,7 +421,8 @@ class SparkSource:
             F.array(*(F.lit(incarnation) for incarnation in self._incarnations)), F.col(INCARNATION)
         )
         rows = self._rows.withColumn(NUMBER, (number - 1).cast("int")).where(F.col(NUMBER) >= 0)
-        chosen = self._selection.condition(rows).where(F.col("command").isin(*MESSAGES))
+        selected = self._selection.condition(rows, self._types)
+        chosen = selected.where(F.col("command").isin(*MESSAGES))
         if len(self._incarnations) == 1:
             return chosen
         held = rows.select(

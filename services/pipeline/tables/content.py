@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
 from raylay.services.expressions.expression import READ, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NO_CONTEXT, EvalContext
 from raylay.services.messages.records import MESSAGES
 from raylay.services.messages.types.registry import MessageTypes
-from raylay.services.pipeline.journals import JournalPlace
+from raylay.services.pipeline.journals import JournalPlace, record_of
 from raylay.services.pipeline.tables.columns import Rows
 from raylay.services.plugins.functions import functions
 from raylay.services.plugins.message_types import installed_types
@@ -45,6 +46,20 @@ def types_at(place: JournalPlace) -> MessageTypes:
     if not (home / INSTANCE_FILE).is_file():
         return installed_types(())
     return installed_types(InstanceConfig.load(home).type_definitions)
+
+
+def types_of_fabric(fabric: str) -> MessageTypes:
+    """Returns the message types of a fabric's first instance, as the fabric's record defines them;
+    the built-in ones where the name is empty or that of no fabric.
+
+    Raises:
+        RaylayError: the record cannot be read, or a definition cannot be used.
+    """
+    record = record_of(fabric) if fabric else None
+    if record is None:
+        return installed_types(())
+    settings = FabricSettings.from_json(record.settings)
+    return installed_types(settings.types_of(settings.instances[0]))
 
 
 class RowFilter:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support.protobuf_cases import BODY, descriptors
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
@@ -41,6 +44,23 @@ def test_a_type_that_nobody_knows(name: str, why: str) -> None:
         with pytest.raises(MessageTypeError, match=why) as caught:
             look_up(name)
         assert caught.value.message_type == name
+
+
+def test_types_that_are_sent_to_another_process() -> None:
+    """The class of a protobuf message is made at run time: no other process could find it."""
+    options = {
+        "descriptors": base64.b64encode(descriptors("proto2")).decode(),
+        "message": "market.Quote",
+    }
+    types = MessageTypes(
+        [
+            TypeDefinition("quote", "protobuf", options),
+            TypeDefinition("pair", "composite-local", {"parts": ("json", "quote")}),
+        ]
+    )
+    sent = pickle.loads(pickle.dumps(types))
+    assert sent["quote"].parse(BODY) == types["quote"].parse(BODY)
+    assert sent["pair"].kind == "composite-local" and sent["json"] is types["json"]
 
 
 def test_types_of_a_configuration() -> None:
