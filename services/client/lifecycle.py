@@ -50,7 +50,8 @@ class ClientLifecycle:
         runtime.connected = runtime.loop.create_future()
         runtime.step(StartRequested())
         try:
-            await asyncio.wait_for(asyncio.shield(runtime.connected), self._connect_wait_s)
+            async with asyncio.timeout(self._connect_wait_s):
+                await asyncio.shield(runtime.connected)
         except TimeoutError:
             await self._shut_down()
             tried = "; ".join(f"{where}: {why}" for where, why in runtime.refusals.items())

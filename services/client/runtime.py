@@ -338,7 +338,8 @@ class ClientRuntime:
         self._waiting_for_server += 1
         self.update_reading()
         try:
-            await asyncio.wait_for(waiter, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await waiter
         finally:
             self._waiting_for_server -= 1
             self.update_reading()

@@ -86,7 +86,8 @@ class SyncSubscription(Generic[Value]):
         return self._client._run(self._next(timeout_s))
 
     async def _next(self, timeout_s: float | None) -> MessageBatch[Value] | None:
-        return await asyncio.wait_for(self._subscription.next_batch(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await self._subscription.next_batch()
 
     def batches(self) -> Iterator[MessageBatch[Value]]:
         """Yields deliveries, one by one, until the subscription ends."""
@@ -605,7 +606,8 @@ class SyncClient:
         try:
             if flush:
                 try:
-                    await asyncio.wait_for(self._flush(None), self.client.close_timeout_s)
+                    async with asyncio.timeout(self.client.close_timeout_s):
+                        await self._flush(None)
                 except TimeoutError:
                     pass  # reported below, or by the client's own close
         finally:

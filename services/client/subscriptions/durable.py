@@ -245,7 +245,8 @@ class _Keeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         try:
-            await asyncio.wait_for(self.tell(), CLOSE_WAIT_S)
+            async with asyncio.timeout(CLOSE_WAIT_S):
+                await self.tell()
         except TimeoutError:
             pass  # Some messages come again.
 

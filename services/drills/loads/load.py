@@ -442,7 +442,8 @@ class LoadClients:
 
         async def await_one(subscriber: LoadSubscriber) -> None:
             try:
-                await asyncio.wait_for(subscriber.complete(wanted[subscriber.group]), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await subscriber.complete(wanted[subscriber.group])
             except TimeoutError:
                 client = subscriber.client
                 where = client.status if client is not None else "no client"

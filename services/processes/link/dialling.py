@@ -296,7 +296,8 @@ class LinkDialler:
 
     async def _arrives_within(self, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._arrival.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._arrival.wait()
         except TimeoutError:
             pass
 
@@ -408,7 +409,8 @@ class LinkDialler:
                 and pass for this instance.
         """
         self._lost.clear()
-        _, downstream = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, downstream = await connecting
         self._pump.downstream = downstream
         if front:
             downstream.send(front)
@@ -542,7 +544,8 @@ class LinkDialler:
             if now_s - downstream.sent_at_s >= heartbeat_s:
                 downstream.send(BEAT)
             try:
-                await asyncio.wait_for(self._lost.wait(), heartbeat_s / 2)
+                async with asyncio.timeout(heartbeat_s / 2):
+                    await self._lost.wait()
             except TimeoutError:
                 pass
 

@@ -218,7 +218,8 @@ class Supervisor:
         self.say(stop)
         if leave_s and self.connection is not None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), leave_s)
+                async with asyncio.timeout(leave_s):
+                    await self._ended.wait()
         if self.connection is not None:
             self.connection.close("the instance stops")
         await self.kill()

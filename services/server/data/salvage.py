@@ -112,7 +112,8 @@ class _Connection:
         """
         while not self._come:
             try:
-                data = await asyncio.wait_for(self._reader.read(1 << 18), BEAT_S)
+                async with asyncio.timeout(BEAT_S):
+                    data = await self._reader.read(1 << 18)
             except TimeoutError:
                 if time.monotonic() - self._silent_since_s > SILENCE_S_MAX:
                     raise TimeoutError(f"nothing came for {SILENCE_S_MAX:g} s") from None
@@ -280,9 +281,8 @@ class SalvageRun:
 
     async def _once(self, name: str, address: str, authenticator: ModuleConfig | None) -> None:
         host, port = split_address(address)
-        reader, writer = await asyncio.wait_for(
-            open_streams(host, port, self._tls_of(name)), CONNECT_TIMEOUT_S
-        )
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await open_streams(host, port, self._tls_of(name))
         try:
             connection = _Connection(reader, writer)
             accepted, held = await self._log_on(connection, name, authenticator)

@@ -1238,7 +1238,7 @@ async def test_a_client_that_is_not_connected_says_so() -> None:
 
 
 @pytest.mark.covers("Clients and protocol", "a call with a wrong argument")
-def test_a_client_belongs_to_the_loop_that_connected_it(tmp_path: Path) -> None:
+def test_a_client_belongs_to_the_loop_that_connected_it() -> None:
     client = Client("desk", ["127.0.0.1:1"])
     server = FakeServer()
 
@@ -1269,6 +1269,10 @@ def test_a_client_belongs_to_the_loop_that_connected_it(tmp_path: Path) -> None:
         first.run_until_complete(server.stop())
         client = first.run_until_complete(connected())
         first.run_until_complete(server.stop())
+        connecting = asyncio.all_tasks(first)
+        for task in connecting:
+            task.cancel()
+        first.run_until_complete(asyncio.gather(*connecting, return_exceptions=True))
     finally:
         first.close()
     for _ in range(2):
@@ -1295,4 +1299,18 @@ async def test_what_is_no_position_and_no_acknowledgment_is_refused_here() -> No
         with pytest.raises(LocalProtocolError, match="give ack or expire or cancel"):
             await client.acknowledge_matching("work", "/a = 1", how="nix")
         assert not server.session.bodies and not server.session.commands("subscribe")
+    await server.stop()
+
+
+@run
+async def test_a_cancellation_that_comes_with_the_answer_is_one() -> None:
+    server = await FakeServer().start()
+    async with Client("desk", [server.address]) as client:
+        answered = asyncio.get_running_loop().create_future()
+        waiting = asyncio.create_task(client.runtime.while_reading(answered, 60))
+        await asyncio.sleep(0)
+        answered.set_result(None)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     await server.stop()
