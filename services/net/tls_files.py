@@ -55,6 +55,14 @@ class PeerCertificate:
             str(told.get("notAfter", "")),
         )
 
+    @property
+    def ends_us(self) -> int | None:
+        """The last moment of its validity, in microseconds since 1970; None: it is not known."""
+        try:
+            return ssl.cert_time_to_seconds(self.expires) * 1_000_000
+        except ValueError:
+            return None
+
     def to_wire(self) -> list[str]:
         """Encodes the certificate for another process of the instance, without very long names, and
         up to a number of names."""

@@ -17,17 +17,20 @@ WARNED_DAYS = (1, 7, 30)
 ENDED = 0
 NEVER = WARNED_DAYS[-1] + 1
 """Number in place of the days for a certificate that is not to be warned of yet."""
+CLIENT_CERTIFICATES_MAX = 100
+"""Limit on the certificates of clients that are told of; those that end first are."""
+USERS_SHOWN_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DatedCertificate:
-    """A certificate of a file, and its end.
+    """A certificate of a file, or one that clients show, and its end.
 
     Attributes:
-        file: path of the file.
+        file: path of the file; empty: clients show it.
         name: common name of the subject, or else its number in the file.
         is_authority: whether the file is one of CAs, by which others' certificates are verified.
-        used_by: transports, destinations or interfaces that use the file.
+        used_by: transports, destinations or interfaces that use the file, or clients that show it.
         ends_us: the last moment of its validity, in microseconds since the epoch.
     """
 
@@ -63,6 +66,11 @@ class DatedCertificate:
         else:
             when = f"ends in {days} day{'' if days == 1 else 's'}, on {date}"
         todo = "renew it"
+        if not self.file:
+            return (
+                f"{kind} {self.name} that {', '.join(self.used_by)} showed {when}: {todo} where "
+                "they run, and let them connect again"
+            )
         if self.is_authority:
             when = f"{when}, and with it every certificate that it signed"
             todo = "make another CA, and trust both while certificates are renewed"
@@ -83,6 +91,25 @@ class DatedCertificate:
         }
 
 
+def ending_of_clients(shown: Iterable[tuple[str, str, int]], now_us: int) -> list[DatedCertificate]:
+    """Returns the certificates of clients that are to be warned of, those that end first first.
+
+    Args:
+        shown: of each client its name, and the name and the end of the certificate that it showed.
+    """
+    users: dict[tuple[int, str], list[str]] = {}
+    for client, name, ends_us in shown:
+        if ends_us - now_us <= WARNED_DAYS[-1] * DAY_US:
+            users.setdefault((ends_us, name), []).append(client)
+    found: list[DatedCertificate] = []
+    for (ends_us, name), clients in sorted(users.items())[:CLIENT_CERTIFICATES_MAX]:
+        named = [f"client {each}" for each in sorted(clients)[:USERS_SHOWN_MAX]]
+        if len(clients) > USERS_SHOWN_MAX:
+            named.append(f"{len(clients) - USERS_SHOWN_MAX} more")
+        found.append(DatedCertificate("", name, False, tuple(named), ends_us))
+    return found
+
+
 class ExpiryWarnings:
     """Decides which certificates are to be warned of.
 
@@ -98,7 +125,10 @@ class ExpiryWarnings:
         """Returns the certificates of which nobody was warned since they came that near to their
         end."""
         found: list[DatedCertificate] = []
-        warned: dict[tuple[str, str, int], int] = {}
+        # A client that comes again shows the certificate that it was warned of.
+        warned = {
+            key: days for key, days in self._warned.items() if days < NEVER and key[2] >= now_us
+        }
         for each in certificates:
             key = (each.file, each.name, each.ends_us)
             days = each.days(now_us)

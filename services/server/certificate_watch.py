@@ -1,19 +1,21 @@
-"""The ends of the certificates that an instance uses: reported as events, and shown in the status
-and the metrics."""
+"""The ends of the certificates that an instance uses, and of those that its clients show: reported
+as events, and shown in the status and the metrics."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 from raylay.services.config.instance import InstanceConfig
 from raylay.services.net.certificate_dates import certificates_in
 from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.security.certificate_expiry import (
     ENDED,
     DatedCertificate,
     ExpiryWarnings,
+    ending_of_clients,
 )
 from raylay.services.server.runtime import InstanceRuntime
 
@@ -23,18 +25,33 @@ LOOK_S = 60.0
 _Marks = dict[str, tuple[int, int, int]]
 
 
+class CertifiedClient(Protocol):
+    """A client that may have shown a certificate (`ClientConnection`)."""
+
+    client_name: str
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """The verified certificate of the client; None: it showed none."""
+
+
 class CertificateWatch:
     """See the file's docstring.
 
     Owner: the instance's event loop; the files are read in a thread. Lifecycle: `begin`, until the
     runtime's timers are cancelled.
+
+    Args:
+        clients: the clients that are connected.
     """
 
-    def __init__(self, runtime: InstanceRuntime) -> None:
+    def __init__(self, runtime: InstanceRuntime, clients: Mapping[int, CertifiedClient]) -> None:
         self._runtime = runtime
+        self._clients = clients
         self._files = files_of(runtime.config)
         self._warnings = ExpiryWarnings()
         self._certificates: list[DatedCertificate] = []
+        self._of_clients: list[DatedCertificate] = []
         self._marks: _Marks = {}
         self._is_reading = False
 
@@ -60,7 +77,8 @@ class CertificateWatch:
         if read is not None:
             self._marks, self._certificates = read
         now_us = runtime.now_us()
-        for each in self._warnings.due(self._certificates, now_us):
+        self._of_clients = ending_of_clients(self._shown(), now_us)
+        for each in self._warnings.due([*self._certificates, *self._of_clients], now_us):
             has_ended = each.days(now_us) == ENDED
             runtime.report(
                 "certificate_ended" if has_ended else "certificate_ends",
@@ -69,6 +87,13 @@ class CertificateWatch:
                 days=max(0, each.left_us(now_us) // 86_400_000_000),
                 text=each.text(now_us),
             )
+
+    def _shown(self) -> Iterator[tuple[str, str, int]]:
+        """Yields each client that showed a certificate, with the certificate's name and end."""
+        for client in self._clients.values():
+            shown = client.peer_certificate
+            if shown is not None and shown.ends_us is not None:
+                yield client.client_name, shown.common_name or shown.subject, shown.ends_us
 
     def _read_changed(self) -> tuple[_Marks, list[DatedCertificate]] | None:
         """Returns the marks and the certificates of all files; None: no file was changed."""
@@ -84,7 +109,7 @@ class CertificateWatch:
     def status(self) -> list[dict[str, Any]]:
         """Returns each certificate, and why it is to be renewed."""
         now_us = self._runtime.now_us()
-        return [each.status(now_us) for each in self._certificates]
+        return [each.status(now_us) for each in (*self._certificates, *self._of_clients)]
 
     def figures(self) -> dict[str, dict[str, int]]:
         """Returns the milliseconds until the end by file: of several certificates in it, of the one
@@ -126,6 +151,8 @@ def _uses(config: InstanceConfig) -> Iterator[tuple[str, TlsConfig]]:
             yield f"destination {destination.name}", destination.tls
     if config.announce_tls is not None:
         yield "announcements", config.announce_tls
+    if config.bootstrap is not None and config.bootstrap.tls is not None:
+        yield "bootstrap", config.bootstrap.tls
 
 
 def _mark(file: str) -> tuple[int, int, int]:

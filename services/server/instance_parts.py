@@ -154,7 +154,7 @@ class InstanceParts:
         self.queues = queues = self._made_queues(recovered, tables, starts, deliveries)
         slowed = SlowedPublishers(runtime, queues)
         self.reader_holds = ReaderHolds(runtime, instance, queues.removable)
-        self.certificates = CertificateWatch(runtime)
+        self.certificates = CertificateWatch(runtime, tables.sessions)
         self.maintenance = Maintenance(runtime, instance, reading, self.reader_holds)
         self.sow = self._made_sow(recovered)
         self.recovery = RecoveryPoints(runtime, instance, recovered.log, directory)

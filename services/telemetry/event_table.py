@@ -320,14 +320,14 @@ ENTRIES = (
         "certificate_ends",
         "warning",
         "A certificate, or a CA, ends within 30, 7 or 1 days.",
-        action="Renew the file that `text` names; new files are used without a restart.",
+        action="Renew the file, or the clients' certificate, that `text` names: nobody restarts.",
     ),
     CatalogueEntry(
         "0A-0012",
         "certificate_ended",
         "error",
         "A certificate, or a CA, has ended: new connections with it are refused.",
-        action="Renew the file that `text` names; new files are used without a restart.",
+        action="Renew the file, or the clients' certificate, that `text` names: nobody restarts.",
     ),
     # -- 1D: transaction log and disk --------------------------------------------------------------
     CatalogueEntry(

@@ -70,7 +70,8 @@ def test_a_backup_is_made_on_the_host_of_each_instance(cluster: Cluster) -> None
         assert found["host"] == addresses[HOSTS[region]] and found["messages"] >= 1
         checked = cluster.on(region, f"raylay restore {found['backup']} --check --json")
         assert json.loads(checked)["last_txid"] == found["last_txid"]
-        cluster.on(region, "rm -r /srv/raylay/backups", check=False)
+    for region in HOSTS:
+        cluster.on(region, "rm -rf /srv/raylay/backups")
 
 
 @pytest.mark.covers("Deployment", "regions that are cut off")

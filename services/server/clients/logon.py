@@ -24,7 +24,6 @@ from raylay.services.server.access import (
     BUSY,
     NOT_LET_IN,
     AccessCheck,
-    ShownCertificate,
     verified,
 )
 from raylay.services.server.clients.sessions import ClientSession, ClientSessions
@@ -39,10 +38,6 @@ class LogonConnection(ClientSession, Protocol):
     """Reason for which the connection ends, once it does."""
     is_open: bool
     judge: Judge | None
-
-    @property
-    def peer_certificate(self) -> ShownCertificate | None:
-        """The certificate of the other side; None: the other side showed none."""
 
     def failed(self, error: Exception) -> None:
         """Ends the connection after a fault in performing its logon."""

@@ -13,6 +13,7 @@ from raylay.services.core.fold_backlog import PublishInParts, Weigh
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
+from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.plugins.filters import (
     filtered_subscriptions,
     following_subscriptions,
@@ -108,6 +109,10 @@ class ClientSession(QueryingClient, Protocol):
     published_from: int
     published_upto: int
     reading: bool
+
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """The verified certificate of the client; None: it showed none."""
 
     @property
     def publisher_acks(self) -> PublisherAcks:

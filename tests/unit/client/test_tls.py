@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.one_instance import in_instance, transports
-from support.tls_files import tls_files
+from support.tls_files import DAY, tls_files
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
@@ -71,6 +71,24 @@ def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
                 return client.client.persisted_sequence == client.client.last_sequence
 
         assert await asyncio.to_thread(use)
+
+    in_instance(tmp_path / "solo", visit, config())
+
+
+@pytest.mark.covers("Administration", "the certificate that a client shows")
+def test_the_certificate_of_a_client_that_ends_soon_is_told_of(tmp_path: Path) -> None:
+    made = tls_files()
+    # It was made a day ago.
+    pair = made.ours.issue("ending-desk", lasts=6 * DAY)
+
+    async def visit(server: InstanceServer) -> None:
+        where = [address(server, "known")]
+        async with Client("desk", servers=where, tls=made.dialling(pair)):
+            await server.parts.certificates.look()
+            (found,) = [each for each in server.status()["certificates"] if not each["file"]]
+            assert found["warning"].startswith(
+                "the certificate ending-desk that client desk showed ends in 4 days, on "
+            )
 
     in_instance(tmp_path / "solo", visit, config())
 

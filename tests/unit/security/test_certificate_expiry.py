@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from raylay.services.security.certificate_expiry import (
+    CLIENT_CERTIFICATES_MAX,
     DAY_US,
     ENDED,
     NEVER,
     DatedCertificate,
     ExpiryWarnings,
+    ending_of_clients,
 )
 
 pytestmark = pytest.mark.covers("Administration", "a certificate is warned of")
@@ -131,3 +133,17 @@ def test_the_status_of_one_that_lasts_says_no_warning() -> None:
     assert ending_in(DAY_US).status(NOW_US)["warning"] == ending_in(DAY_US).text(NOW_US)
     # The last moment that a certificate can name, in the year 9999.
     assert "9999-12-31" in replace(OURS, ends_us=253_402_300_799_000_000).text(NOW_US)
+
+
+def test_clients_that_show_one_certificate_are_told_of_together() -> None:
+    soon_us, later_us = NOW_US + DAY_US, NOW_US + 31 * DAY_US
+    shown = [(f"desk-{number}", "desk", soon_us) for number in range(5)]
+    (found,) = ending_of_clients([*shown, ("loader", "loader", later_us)], NOW_US)
+    assert found.used_by == ("client desk-0", "client desk-1", "client desk-2", "2 more")
+    assert not found.file and found.status(NOW_US)["warning"]
+
+
+def test_certificates_of_clients_are_bounded_and_the_first_to_end_are_told_of() -> None:
+    shown = [(f"c{number}", f"n{number}", NOW_US + 1_000 - number) for number in range(500)]
+    found = ending_of_clients(shown, NOW_US)
+    assert [each.ends_us - NOW_US for each in found] == [*range(501, 501 + CLIENT_CERTIFICATES_MAX)]

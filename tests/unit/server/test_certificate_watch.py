@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from support.tls_files import DAY, Authority, Pair
 
 from raylay.services.commands.status import certificate_lines
 from raylay.services.config.admin_interface import AdminInterfaceConfig
+from raylay.services.config.bootstrap import BootstrapConfig
 from raylay.services.config.instance import DestinationConfig, InstanceConfig
 from raylay.services.config.transport import CLIENT_TRANSPORT, TransportConfig
 from raylay.services.net.tls_config import TlsConfig
+from raylay.services.net.tls_files import PeerCertificate
 from raylay.services.security.certificate_expiry import DAY_US
 from raylay.services.server.certificate_watch import CertificateWatch, files_of
 from raylay.services.server.runtime import InstanceRuntime
@@ -25,6 +28,14 @@ def serving(pair: Pair, ca: str) -> TlsConfig:
     return TlsConfig(
         certificate=pair.certificate, private_key=pair.key, ca_file=ca, verify_client=True
     )
+
+
+class ClientStub:
+    """A client that showed a certificate."""
+
+    def __init__(self, name: str, certificate: PeerCertificate | None) -> None:
+        self.client_name = name
+        self.peer_certificate = certificate
 
 
 class Watched:
@@ -55,7 +66,8 @@ class Watched:
         self.began_us = self.runtime.now_us()
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.runtime.report = self._report  # type: ignore[method-assign]
-        self.watch = CertificateWatch(self.runtime)
+        self.clients: dict[int, ClientStub] = {}
+        self.watch = CertificateWatch(self.runtime, self.clients)
 
     def _report(self, event: str, **details: Any) -> None:
         self.events.append((event, details))
@@ -135,10 +147,54 @@ def test_a_ca_is_warned_of(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_the_certificate_of_a_client_is_warned_of_once_however_often_it_connects(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        watched = Watched(tmp_path)
+        ends = datetime.fromtimestamp((watched.began_us + 8 * DAY_US) / 1e6, UTC)
+        shown = PeerCertificate("desk", (), "commonName=desk", f"{ends:%b %d %H:%M:%S %Y} GMT")
+        lasting = PeerCertificate("loader", (), "", "Jan  1 00:00:00 2400 GMT")
+        nameless = PeerCertificate("", (), "", "no time")
+        of_clients = {
+            1: ClientStub("desk-1", shown),
+            2: ClientStub("desk-2", shown),
+            3: ClientStub("loader", lasting),
+            4: ClientStub("old", nameless),
+            5: ClientStub("plain", None),
+        }
+        watched.clients.update(of_clients)
+        assert await watched.look_after(0) == [("certificate_ends", "", 7)]
+        ((_, told),) = watched.events
+        assert told["certificate"] == "desk" and told["text"].startswith(
+            "the certificate desk that client desk-1, client desk-2 showed ends in 7 days, on "
+        )
+        (line,) = certificate_lines([{"name": "a", "certificates": watched.watch.status()}])
+        assert "renew it where they run, and let them connect again" in line
+        assert "" not in watched.watch.figures()
+        watched.clients.clear()
+        assert await watched.look_after(0.1) == []
+        assert not certificate_lines([{"name": "a", "certificates": watched.watch.status()}])
+        watched.clients.update(of_clients)
+        assert await watched.look_after(0.2) == []
+        assert await watched.look_after(1.5) == [("certificate_ends", "", 6)]
+
+    asyncio.run(body())
+
+
+def test_the_files_that_a_bootstrap_dials_with_are_watched(tmp_path: Path) -> None:
+    tls = TlsConfig("dial.crt", "dial.key", "ca.pem")
+    config = InstanceConfig("solo", "g", bootstrap=BootstrapConfig(("a:1",), tls=tls))
+    assert files_of(config) == {
+        ("dial.crt", False): ("bootstrap",),
+        ("ca.pem", True): ("bootstrap",),
+    }
+
+
 def test_an_instance_without_tls_reads_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         runtime = InstanceRuntime(InstanceConfig("solo", "group"), tmp_path)
-        watch = CertificateWatch(runtime)
+        watch = CertificateWatch(runtime, {})
         watch.begin()
         assert runtime.tasks_running == 0 and watch.status() == [] and watch.figures() == {}
 
