@@ -1,4 +1,5 @@
-"""The entry point of the `raylay` program: imports the command line where Ctrl-C does no harm."""
+"""The entry point of the `raylay` program: imports the command line where Ctrl-C does no harm, and
+makes SIGTERM do what Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -15,11 +16,18 @@ def main() -> None:
 
     if not ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # `timeout`, service managers and `kill` send it: what a command stops, cleans up and says
+    # after Ctrl-C is wanted after it as well.
+    terminable = signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+    if terminable:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         cli.main()
     finally:
         if not ignored:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if terminable:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

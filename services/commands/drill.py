@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import time
@@ -173,27 +172,9 @@ def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
     with tempfile.TemporaryDirectory(prefix=f"raylay-drill-{name}-") as place:
         if callable(tell):
             tell(f"starting fabric {name} in {place}")
-        with _ended_by_signals(), started.start(place, timeout_s=START_TIMEOUT_S):
+        with started.start(place, timeout_s=START_TIMEOUT_S):
             started.wait_connected(START_TIMEOUT_S)
             yield started
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Makes SIGTERM end the command as Ctrl-C does, so that everything that was started is
-    stopped."""
-
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    except SystemExit:
-        # Who connects to Ray gets a handler of Ray's, which raises this.
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _mend(scenario: str | None, fabric: str) -> int:

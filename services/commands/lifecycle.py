@@ -123,7 +123,6 @@ def up(
         fabric.leave()
         return
     stopping = threading.Event()
-    # Only now, because connecting to Ray installs Ray's own handlers.
     with stop_signals(stopping):
         stopping.wait()
         echo(f"stopping {settings.name}")

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -27,12 +27,13 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """Runs a coroutine like `asyncio.run`, and notices Ctrl-C at once, whenever it comes. Asyncio
     alone notices it at once only while it waits. A signal that comes just before, or to another
     thread, is noticed when something else happens, which takes seconds on an idle connection.
+    SIGTERM cancels `work` as Ctrl-C does.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came and ended `work`.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came and ended `work`.
     """
     if threading.current_thread() is not threading.main_thread():
-        return asyncio.run(work)  # It is not told of Ctrl-C.
+        return asyncio.run(work)  # It is not told of signals.
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         heard, told = os.pipe()
@@ -42,12 +43,49 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
         # The kernel's handler writes here, wherever the program is.
         before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         try:
-            return runner.run(work)
+            with _terminable(loop) as cancellable:
+                return runner.run(cancellable(work))
         finally:
             signal.set_wakeup_fd(before)
             loop.remove_reader(heard)
             os.close(heard)
             os.close(told)
+
+
+@contextmanager
+def _terminable(
+    loop: asyncio.AbstractEventLoop,
+) -> Iterator[Callable[[Coroutine[Any, Any, Result]], Coroutine[Any, Any, Result]]]:
+    """Makes SIGTERM cancel a coroutine, where it would raise KeyboardInterrupt: asyncio does that
+    for Ctrl-C alone. Yields a function that wraps the coroutine."""
+    running: list[asyncio.Task[Any]] = []
+    came: list[int] = []
+
+    async def cancellable(work: Coroutine[Any, Any, Result]) -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+        running.append(task)
+        return await work
+
+    def end(number: int, _: object) -> None:
+        came.append(number)
+        if len(came) > 1 or not running:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(running[0].cancel)
+
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.default_int_handler:
+        yield cancellable
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield cancellable
+    except asyncio.CancelledError:
+        if came:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -61,8 +99,7 @@ def interruptible(say: str, grace_s: float = GRACE_S) -> Iterator[None]:
         say: prints the line.
 
     Raises:
-        KeyboardInterrupt: one of the signals came, even where Ray has installed a handler of its
-            own.
+        KeyboardInterrupt: one of the signals came.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     # The kernel's handler writes here, wherever the program is.
@@ -78,11 +115,6 @@ def interruptible(say: str, grace_s: float = GRACE_S) -> Iterator[None]:
             signal.signal(number, _interrupt)
     try:
         yield
-    except SystemExit as error:
-        if isinstance(error.code, int) and error.code == signal.SIGTERM:
-            # Who connects to Ray gets a handler of Ray's, which raises this.
-            raise KeyboardInterrupt from None
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -6,6 +6,7 @@ asks the head through this module hears within seconds that it does not answer (
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import inspect
 import logging
@@ -155,7 +156,8 @@ def join_ray(
             start_ray(quiet)
         return True
     try:
-        ray.init(address=address or "auto", **quiet)
+        with _own_termination():
+            ray.init(address=address or "auto", **quiet)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise FabricError(
             f"no Ray can be reached at {address or 'this machine'}: {first_line(error)}"
@@ -261,6 +263,10 @@ LOG_LIMITS = {"RAY_ROTATION_MAX_BYTES": str(16 << 20), "RAY_ROTATION_BACKUP_COUN
 """Limits of each log file of Ray's own processes: Ray would keep six files of 512 MiB."""
 
 
+STACK_PRINTER = "_ZN3ray6RayLog27InstallFailureSignalHandlerEPKcb"
+"""Symbol of `ray::RayLog::InstallFailureSignalHandler(char const*, bool)` in Ray's library."""
+
+
 def start_ray(options: dict[str, Any]) -> None:
     """Starts a Ray on this machine. If the machine is too busy for Ray's own time limits, it is
     tried once more.
@@ -278,7 +284,7 @@ def start_ray(options: dict[str, Any]) -> None:
     ray_files.keep_token_private()
     for attempt in (1, 2):
         try:
-            with _small_ray():
+            with _small_ray(), _own_termination():
                 ray.init(
                     address="local",
                     _temp_dir=temporary_directory,
@@ -295,6 +301,31 @@ def start_ray(options: dict[str, Any]) -> None:
                     f"Ray does not start on this machine: {first_line(error)}; is it very busy, "
                     "or out of memory or disk?"
                 ) from None
+
+
+@contextmanager
+def _own_termination() -> Iterator[None]:
+    """Keeps the handler of SIGTERM of a program that has one, as the commands do. Ray puts handlers
+    of its own in place, from the beginning of `ray.init` on, which end the process behind the
+    program's back. Its C++ part puts one there, once in a process, that prints a stack and lets the
+    process die: it does so beforehand here."""
+    before = signal.getsignal(signal.SIGTERM)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if before in (signal.SIG_DFL, None) or not in_main_thread:
+        yield
+        return
+    library = importlib.import_module("ray._raylet").__file__
+    with suppress(OSError, AttributeError):  # a Ray that has no such function
+        ctypes.CDLL(library)[STACK_PRINTER](None, False)
+    signal.signal(signal.SIGTERM, before)
+    utilities, name = importlib.import_module("ray._private.utils"), "set_sigterm_handler"
+    own = vars(utilities).get(name)
+    setattr(utilities, name, lambda _: None)
+    try:
+        yield
+    finally:
+        setattr(utilities, name, own)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

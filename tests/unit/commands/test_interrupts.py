@@ -1,4 +1,5 @@
-"""Ctrl-C is answered at once, says what is left, and leaves nothing that goes on unseen."""
+"""Ctrl-C and SIGTERM are answered at once, say what is left, and leave nothing that goes on
+unseen."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -37,13 +37,12 @@ with interruptible("it is ending", float(sys.argv[1])):
     print("begun", flush=True)
     time.sleep(60)
 """
-# `up` whose start takes a minute, behind the handler that Ray puts in place.
+# `up` whose start takes a minute.
 SLOW_UP = """
-import signal, sys, time
+import sys, time
 from raylay.services import entry
 from raylay.services.fabric import Fabric
 def start(self, *arguments, **options):
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
     print("begun", flush=True)
     time.sleep(60)
 Fabric.start = start
@@ -64,6 +63,37 @@ try:
     run_async(idle())
 except KeyboardInterrupt:
     print("ended", flush=True)
+"""
+# A command of the program that connects a client and waits. Scripts start programs behind `&`
+# with Ctrl-C ignored: argument 1.
+WAITING = """
+import asyncio, signal, sys
+from raylay.services import cli, entry
+from raylay.services.commands.shared.interrupts import run_async
+if sys.argv[1] == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+async def waits():
+    try:
+        print("begun", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0)
+        print("closed", flush=True)
+cli.main = lambda: run_async(waits())
+try:
+    entry.main()
+except KeyboardInterrupt:
+    print("ended", flush=True)
+"""
+# `up --detach` whose start takes a minute: it is UP, argument 1.
+DETACHED = """
+import sys
+from raylay.services import entry
+from raylay.services.commands import lifecycle
+lifecycle.UP_PROGRAM = [sys.executable, "-c", sys.argv[1]]
+sys.argv = ["raylay", "up", "f.yaml", "--detach"]
+print("begun", flush=True)
+entry.main()
 """
 UP = """
 import pathlib, sys, time
@@ -122,27 +152,35 @@ def test_a_start_in_the_foreground_is_ended(number: signal.Signals, tmp_path: Pa
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_detached_start_ends_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path / "runtime"))
-    monkeypatch.setattr(lifecycle, "UP_PROGRAM", [sys.executable, "-c", UP])
-    log = tmp_path / "place" / "up.log"
-
-    def interrupt() -> None:
-        while not (log.exists() and "begun" in log.read_text()):
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(typer.Exit) as ended:
-        lifecycle._up_in_background("f", [], tmp_path / "place")
-    assert ended.value.exit_code == 130
-    assert starting() == [], "nothing goes on unseen"
-    assert capsys.readouterr().err.splitlines() == [
+    (tmp_path / "f.yaml").write_text(FILE)
+    process = begun(DETACHED, UP, cwd=tmp_path)
+    log = tmp_path / "data" / "f" / "up.log"
+    while not (log.exists() and "begun" in log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    told = process.communicate(timeout=ANSWERED_S)[1].splitlines()
+    assert told[-2:] == [
         "raylay: interrupted: ending the start of f",
-        f"raylay: f is not started; its data is in {tmp_path / 'place'}",
+        "raylay: f is not started; its data is in data/f",
     ]
+    assert process.returncode == 130
+    assert starting() == [], "nothing goes on unseen"
+
+
+@pytest.mark.parametrize(
+    ("number", "ctrl_c"),
+    [(signal.SIGINT, "heard"), (signal.SIGTERM, "heard"), (signal.SIGTERM, "ignored")],
+)
+def test_a_client_is_closed_before_the_command_ends(number: signal.Signals, ctrl_c: str) -> None:
+    process = begun(WAITING, ctrl_c)
+    process.send_signal(number)
+    assert process.communicate(timeout=ANSWERED_S) == ("closed\nended\n", "")
 
 
 class Applied:

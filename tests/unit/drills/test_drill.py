@@ -20,7 +20,6 @@ import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands import drill as drill_commands
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults, step_runner
@@ -459,12 +458,6 @@ def test_what_could_not_run_ends_with_2(
     shown = CliRunner().invoke(app, ["drill", *arguments])
     assert shown.exit_code == 2
     assert told in shown.output + shown.stderr
-
-
-def test_an_end_by_ray_s_own_handler_is_an_interrupt() -> None:
-    """It takes the place of the command's while the fabric starts."""
-    with pytest.raises(KeyboardInterrupt), drill_commands._ended_by_signals():
-        raise SystemExit(15)
 
 
 def test_a_file_of_a_fabric_that_is_not_marked_starts_nothing(

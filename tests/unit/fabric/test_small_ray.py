@@ -4,6 +4,8 @@ as expected, and starts all the same where it is not."""
 from __future__ import annotations
 
 import logging
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -96,3 +98,60 @@ def test_a_dashboard_that_cannot_be_left_out_of_its_table_keeps_no_ray_from_star
         ray_access._start_no_dashboard(node)
     assert node._webui_url == ""
     assert "get_gcs_client" in caplog.text
+
+
+class JoinedRay:
+    """A Ray that puts a handler in place as Ray's Python part does, and one as its C++ part."""
+
+    def __init__(self) -> None:
+        self.during: object = None
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, **_: object) -> None:
+        ray._private.utils.set_sigterm_handler(lambda *_: sys.exit(1))
+        self.during = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_ray_takes_sigterm_only_from_a_program_that_has_no_handler(
+    own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = JoinedRay()
+    monkeypatch.setattr(ray_access, "ray_module", lambda: joined)
+    before = signal.getsignal(signal.SIGTERM)
+    set_handler = ray._private.utils.set_sigterm_handler
+    mine = signal.default_int_handler if own else signal.SIG_DFL
+    signal.signal(signal.SIGTERM, mine)
+    try:
+        ray_access.join_ray("auto")
+        assert (joined.during is mine) == own
+        assert (signal.getsignal(signal.SIGTERM) is mine) == own
+        assert ray._private.utils.set_sigterm_handler is set_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# What Ray's C++ part does while a program joins a Ray.
+JOINING = """
+import ctypes, os, signal, time
+import ray._raylet
+from raylay.services.fabric.cluster import ray_access
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    with ray_access._own_termination():
+        ctypes.CDLL(ray._raylet.__file__)[ray_access.STACK_PRINTER](None, False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_a_program_that_is_ended_while_it_joins_ray_prints_no_stack() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", JOINING], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
