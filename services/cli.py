@@ -38,8 +38,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "list": (
         f"{_COMMANDS}.status:list_fabrics",
-        "List the fabrics of this machine: those that run, and those that are stopped, with the "
-        "command that starts them again.",
+        "List the fabrics of this machine: those that run, those that are starting, and those that "
+        "are stopped, with the command that starts them again.",
     ),
     "topics": (
         f"{_COMMANDS}.status:topics",

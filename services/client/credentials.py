@@ -17,6 +17,8 @@ CERTIFICATE_VARIABLE = "RAYLAY_CERTIFICATE"
 PRIVATE_KEY_VARIABLE = "RAYLAY_PRIVATE_KEY"
 _TLS_VARIABLES = (CA_FILE_VARIABLE, CERTIFICATE_VARIABLE, PRIVATE_KEY_VARIABLE)
 PASSWORD_BYTES_MAX = 8_192
+# Options and contexts of the shell stand in the environment while a command runs.
+_NAMED_BY = f"--password-file, a context or {PASSWORD_FILE_VARIABLE} names it"
 
 
 def credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -42,13 +44,13 @@ def credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
             password = data.rstrip(b"\r\n").decode()
         except OSError as error:
             raise ConfigurationError(
-                f"{PASSWORD_FILE_VARIABLE}: {path} cannot be read: {error.strerror}"
+                f"the password file {path} cannot be read: {error.strerror}; {_NAMED_BY}"
             ) from None
         except UnicodeDecodeError:
-            raise ConfigurationError(f"{PASSWORD_FILE_VARIABLE}: {path} is no UTF-8") from None
+            raise ConfigurationError(f"the password file {path} is no UTF-8; {_NAMED_BY}") from None
         if len(data) > PASSWORD_BYTES_MAX:
             raise ConfigurationError(
-                f"{PASSWORD_FILE_VARIABLE}: {path} has more than {PASSWORD_BYTES_MAX} bytes"
+                f"the password file {path} has more than {PASSWORD_BYTES_MAX} bytes; {_NAMED_BY}"
             )
     if password:
         found["password"] = password

@@ -79,7 +79,8 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a permissions file allows a user to do, on topics and with control calls."""
+    """Show what a permissions file allows a user to do, on topics and with control calls, and which
+    entries never apply."""
     from raylay.services.plugins.entitlement import entitlement
     from raylay.services.security.control import ROOT
     from raylay.services.security.modules import ModuleConfig
@@ -104,6 +105,7 @@ def show(
                 "logon": found.logon,
                 "replication_logon": found.replication_logon,
                 "controls": {name: found.controls(name) for name in calls},
+                "problems": found.dead_entries(),
                 "topics": {
                     name: {
                         how: {
@@ -122,6 +124,8 @@ def show(
             default=str,
         )
         return
+    for problem in found.dead_entries():
+        echo(f"raylay: warning: {user}: {problem}", err=True)
     echo(f"log on: {'yes' if found.logon else 'no'}")
     echo(f"log on as a link: {'yes' if found.replication_logon else 'no'}")
     for name in topic or ():

@@ -27,6 +27,8 @@ from raylay.services.commands.shared.printing import (
 from raylay.services.errors import FabricError, RaylayError
 
 if TYPE_CHECKING:
+    from raylay.services.fabric.locks import LockOwner
+    from raylay.services.fabric.records.stopped import StoppedFabric
     from raylay.services.fabric.topics import TopicRow
     from raylay.services.messages.topic_totals import TopicTotal
 
@@ -88,7 +90,6 @@ def status(
     of each pool what they take of its limits, and who is offline.
     """
     from raylay.services.fabric.records.discovery import NONE_RUNS, all_running
-    from raylay.services.fabric.records.stopped import stopped
 
     if watched:
         from raylay.services.commands.status_watch import watch_status
@@ -111,7 +112,7 @@ def status(
             raise typer.Exit(1)
         return
     entries = all_running(fabric)
-    idle = [] if fabric else stopped()
+    begun, idle = ([], []) if fabric else _begun_and_idle()
     if not entries and not idle:
         raise FabricError(NONE_RUNS)
     whole = bool(entries)
@@ -128,6 +129,8 @@ def status(
             continue
         print_status(found, as_json)
         whole &= all(map(is_as_meant, found["instances"]))
+    for owner in begun if not as_json else ():
+        echo(f"fabric {owner.fabric} is starting, in {owner.directory} (process {owner.pid})")
     for each in idle if not as_json else ():
         echo(
             f"fabric {each.name} is stopped; its data is in {each.directory}: start it with "
@@ -271,18 +274,17 @@ def short_time(time_us: int) -> str:
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:
-    """List the fabrics of this machine: those that run, and those that are stopped, with the
-    command that starts them again.
+    """List the fabrics of this machine: those that run, those that are starting, and those that
+    are stopped, with the command that starts them again.
 
     Stopped ones are found by what they left in the runtime directory, and in `data` here.
     """
     from raylay.services.fabric.records import registry
-    from raylay.services.fabric.records.stopped import stopped
 
+    begun, idle = _begun_and_idle()
     found = [(fabric.name, "running", fabric.directory, "") for fabric in registry.running()]
-    found += [
-        (fabric.name, "stopped", str(fabric.directory), fabric.command) for fabric in stopped()
-    ]
+    found += [(owner.fabric, "starting", owner.directory, "") for owner in begun]
+    found += [(fabric.name, "stopped", str(fabric.directory), fabric.command) for fabric in idle]
     inside = [regions(directory) for _, _, directory, _ in found]
     if as_json:
         keys = ("fabric", "state", "directory", "start")
@@ -297,6 +299,17 @@ def list_fabrics(as_json: JsonOption = False) -> None:
         for (name, state, place, start), each in zip(found, inside, strict=True)
     ]
     print_table("", ("fabric", "state", "instances", "directory", "start it with"), rows)
+
+
+def _begun_and_idle() -> tuple[list[LockOwner], list[StoppedFabric]]:
+    """Returns who starts a fabric on this machine, and the fabrics that are stopped. A fabric that
+    is starting has the directory of a stopped one until it is up."""
+    from raylay.services.fabric.locks import starting
+    from raylay.services.fabric.records.stopped import stopped
+
+    begun = starting()
+    places = {Path(owner.directory).resolve() for owner in begun}
+    return begun, [each for each in stopped() if each.directory.resolve() not in places]
 
 
 def regions(directory: str | Path) -> dict[str, int]:

@@ -25,7 +25,10 @@ def test_what_the_environment_has(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "password"
-    with pytest.raises(ConfigurationError, match=r"RAYLAY_PASSWORD_FILE: .*cannot be read"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"password file .*/password cannot be read: No such file .*; --password-file",
+    ):
         credentials({"RAYLAY_PASSWORD_FILE": str(path)})
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match="is no UTF-8"):

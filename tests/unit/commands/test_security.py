@@ -97,3 +97,17 @@ def test_what_a_file_says_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
         "orders: reads what passes /a = 1, the fields -/pay; writes nothing",
         "quotes: reads nothing; writes everything",
     ]
+
+
+def test_an_entry_that_never_applies_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "permissions.yaml"
+    path.write_text(
+        'amy: {topic: [{topic: "orders.*", write: true}, {topic: orders/state, read: true}]}'
+    )
+    show(path, "amy", ["orders/state"])
+    shown = capsys.readouterr()
+    assert "orders/state: reads nothing; writes everything" in shown.out
+    assert shown.err.startswith("raylay: warning: amy: topic[1]: the entry of 'orders/state' never")
+    assert f"{path}: amy: topic[1]: the entry of" in caplog.text

@@ -18,6 +18,7 @@ from raylay.services.commands import messages, status
 from raylay.services.commands.shared import options
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.fabric.locks import StartLocks
 from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.registry import RegistryEntry, process_start
@@ -203,6 +204,27 @@ def test_a_stopped_fabric_is_told_with_the_command_that_starts_it(place: Path) -
     told = json.loads(raylay("list", "--json").stdout)
     assert [each["fabric"] for each in told] == ["trades", "orders"]
     assert told[1]["start"] == command and told[1]["regions"] == {"near": 2, "far": 1}
+
+
+def test_a_fabric_that_is_starting_is_not_stopped(place: Path) -> None:
+    runs(place, "orders")
+    registry.unregister("orders")
+    runs(place, "trades")
+    holds = StartLocks("orders", Path("kept/orders").absolute())
+    try:
+        shown = raylay("status")
+        assert "orders is stopped" not in shown.stdout
+        assert f"fabric orders is starting, in {Path('kept/orders').absolute()}" in shown.stdout
+        told = json.loads(raylay("list", "--json").stdout)
+        assert [(each["fabric"], each["state"]) for each in told] == [
+            ("trades", "running"),
+            ("orders", "starting"),
+        ]
+        assert told[1]["start"] == "" and told[1]["regions"] == {"near": 2, "far": 1}
+    finally:
+        holds.release()
+    told = json.loads(raylay("list", "--json").stdout)
+    assert told[1]["state"] == "stopped"
 
 
 def test_where_nothing_is_known_the_list_says_what_to_do() -> None:

@@ -172,3 +172,22 @@ def test_what_an_instance_may_bring_it_may_copy() -> None:
         may = {name: found.copies(name) for name in (b"orders", b"news", b"none", b"not", b"x")}
         assert may == {b"orders": True, b"news": True, b"none": False, b"not": True, b"x": False}
     assert found.replicates(b"orders") and not found.replicates(b"news")
+
+
+@pytest.mark.parametrize(
+    ("topics", "dead"),
+    [
+        (["to-pack", "orders/.*", "orders/state"], "topic[2]: the entry of 'orders/state' never"),
+        (["orders", "trades", "orders"], "topic[2]: the entry of 'orders' never"),
+        ([".*", "orders/.*"], "topic[1]: the entry of 'orders/.*' never"),
+        (["a.*", "a.*"], "topic[1]: the entry of 'a.*' never"),
+        (["orders/state", "orders/.*", ".*"], ""),
+        (["orders", "orders.*", "my-orders"], ""),
+    ],
+)
+def test_an_entry_that_never_applies_is_named(topics: list[str], dead: str) -> None:
+    found = permissions(*({"topic": each, "read": True} for each in topics))
+    told = found.dead_entries()
+    assert len(told) == bool(dead) and all(each.startswith(dead) for each in told)
+    lists = {key: [{"topic": each} for each in topics] for key in ("replicated-topics", "admin")}
+    assert len(permissions(**lists).dead_entries()) == 2 * bool(dead)
