@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,27 @@ def test_a_driver_follows_an_instance_that_moves(fabric: MovingFabric, tmp_path:
         offset = end
         fabric.move()
     assert found == list(range(3 * STEP))
+    reader.stop()
+
+
+def test_a_driver_waits_for_an_instance_that_is_started_again(fabric: MovingFabric) -> None:
+    """By its address, at which it is again, a driver that asks meanwhile gets its answer."""
+    given = {"servers": fabric.instance.address, "topic": "net/moved"}
+    reader = NetworkStreamReader(NetworkOptions.of(given), BODY)
+    start = reader.initialOffset()
+    fabric.publish(range(STEP))
+    first = reader.latestOffset(start, reader.getDefaultReadLimit())
+    fabric.instance.stop()
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(reader.latestOffset, first, reader.getDefaultReadLimit())
+        fabric.instance.start()
+        assert asked.result(WAIT_S) == first
+    fabric.publish(range(STEP, 2 * STEP))
+    second = reader.latestOffset(first, reader.getDefaultReadLimit())
+    parts = [
+        part for each in ((start, first), (first, second)) for part in reader.partitions(*each)
+    ]
+    assert numbers([rows for part in parts for rows in reader.read(part)]) == list(range(2 * STEP))
     reader.stop()
 
 
