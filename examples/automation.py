@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from raylay import Action, Do, Fabric, If, On, SyncClient
 
 ORDERS = "orders"
@@ -55,7 +53,7 @@ def main(fabric: Fabric) -> list[str]:
         publish(client, 3, "new", 9_000)
         found = []
         for message in warnings:
-            said = json.loads(message.body)
+            said = message.json()
             found.append(f"order {said['order']}: {said['warning']}")
             if len(found) == 3:
                 break

@@ -31,7 +31,7 @@ def consume(client: SyncClient) -> None:
     """A consumer that does good orders, and no others. It takes none that are `late`."""
     with client.queue(QUEUE, filter="/what != 'late'", ack="manual") as work:
         for count, message in enumerate(work, 1):
-            what = json.loads(message.body)["what"]
+            what = message.json()["what"]
             if what == "good":
                 message.acknowledge()
             elif what == "bad":
@@ -56,7 +56,7 @@ def main(fabric: Fabric) -> list[str]:
         for message in client.subscribe(LETTERS, bookmark=EPOCH):
             # The body is that of the order. The reason is in the correlation id.
             said = json.loads(message.correlation)
-            letters[json.loads(message.body)["what"]] = said["reason"]
+            letters[message.json()["what"]] = said["reason"]
             if len(letters) == 4:
                 break
     return [f"{what}: {reason}" for what, reason in sorted(letters.items())]

@@ -124,7 +124,7 @@ class Board:
             if message.kind == "oof":
                 self.rows.pop(message.key, None)
             else:
-                self.rows[message.key] = json.loads(message.body)
+                self.rows[message.key] = message.json()
             shown.update(self.table())
             if self.ordered() == expected:
                 return
@@ -178,7 +178,7 @@ async def longest(client: Client) -> list[tuple[str, int]]:
         order_by="/minutes DESC, /dest",
         top_n=3,
     ).all()
-    return [(row["dest"], row["minutes"]) for row in (json.loads(each.body) for each in rows)]
+    return [(row["dest"], row["minutes"]) for row in (each.json() for each in rows)]
 
 
 def waited(flights: list[dict[str, Any]]) -> list[tuple[str, int]]:

@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import orjson
 from last_flights import TOPIC
 
 from raylay import SyncClient
@@ -51,8 +50,8 @@ def change(servers: list[str]) -> None:
     """One aircraft flies again, for another carrier, and another is taken out of service."""
     with SyncClient("ground", servers=servers) as client:
         flies, leaves = client.sow(TOPIC, order_by="/tailnum", top_n=2).all()
-        flight = orjson.loads(flies.body) | {"carrier": NEXT_CARRIER}
-        client.publish(TOPIC, orjson.dumps(flight))
+        flight = flies.json() | {"carrier": NEXT_CARRIER}
+        client.publish(TOPIC, flight)
         client.sow_delete(TOPIC, keys=[leaves.key])
         client.flush()
 

@@ -111,7 +111,7 @@ class Board:
         subscription = await client.sow_and_subscribe("delays")
         ready.set()
         async for message in subscription:
-            result = json.loads(message.body)
+            result = message.json()
             self.results[key_of(result)] = result
             self.messages += message.kind == "publish"
 
@@ -151,7 +151,7 @@ def differences(results: Mapping[Key, dict[str, Any]], bodies: list[bytes]) -> i
 
 def results_of(rows: Iterable[Message]) -> dict[Key, dict[str, Any]]:
     """Results by day and carrier, in the order of a query's rows."""
-    found = [json.loads(row.body) for row in rows]
+    found = [row.json() for row in rows]
     return {key_of(result): result for result in found}
 
 
