@@ -313,6 +313,10 @@ def _own_termination() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     if before in (signal.SIG_DFL, None) or not in_main_thread:
         yield
+        put_in_place = signal.getsignal(signal.SIGTERM)
+        if in_main_thread and put_in_place is not None:
+            # Without the C++ part's: what is Python's alone is left.
+            signal.signal(signal.SIGTERM, put_in_place)
         return
     library = importlib.import_module("ray._raylet").__file__
     with suppress(OSError, AttributeError):  # a Ray that has no such function
