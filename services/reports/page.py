@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 from collections.abc import Iterable, Sequence
@@ -148,12 +149,8 @@ def _shown(value: Any) -> Any:
 
 
 def _with_code(text: str) -> str:
-    """Returns a text as markup, in which what stands between two backticks is code."""
-    from markupsafe import Markup, escape
-
-    # A plain text: one that is markup escapes what is put into it.
-    escaped = str(escape(plain_lines(text)))
-    return Markup(_CODE.sub(r"<code>\1</code>", escaped))
+    """Returns a text as HTML, in which what stands between two backticks is code."""
+    return _CODE.sub(r"<code>\1</code>", html.escape(plain_lines(text)))
 
 
 def _css(cell: Cell, numeric: bool) -> str:
