@@ -266,6 +266,7 @@ class InstanceHandles:
         if wanted:
             ray.wait(wanted, num_returns=len(wanted), timeout=timeout_s)
         found: list[dict[str, Any]] = []
+        why_silent = ""
         for name, ref in asked.items():
             base = {"name": name, "group": settings.instance(name).group, "ready": False}
             is_stopped = name in record.stopped
@@ -279,10 +280,12 @@ class InstanceHandles:
                 found.append({**base, "phase": "", "reason": told.get("why", ""), **told})
             except ray.exceptions.RayError as error:
                 try:
-                    actor = self._handle.actor(name)
-                    state = actor_state(actor) if actor is not None else {}
+                    # Asked once: each time it would be waited for.
+                    state = {} if why_silent else self._state_of(name)
                 except HeadSilent as silent:
-                    found.append({**base, "phase": "unknown", "reason": str(silent)})
+                    why_silent = str(silent)
+                if why_silent:
+                    found.append({**base, "phase": "unknown", "reason": why_silent})
                     continue
                 if is_stopped and state.get("state") in (None, "DEAD"):
                     found.append({**base, "phase": "stopped", "reason": "", "is_stopped": True})
@@ -300,6 +303,10 @@ class InstanceHandles:
                     phase, reason = "pending", away
                 found.append({**base, "phase": phase, "reason": reason})
         return found
+
+    def _state_of(self, name: str) -> dict[str, Any]:
+        actor = self._handle.actor(name)
+        return actor_state(actor) if actor is not None else {}
 
     def _launched_ago_s(self, name: str) -> float | None:
         """Returns the seconds since the configuration of an instance was written, which is just

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import FabricError
 from raylay.services.fabric import instances
+from raylay.services.fabric.cluster.ray_access import HeadSilent
 from raylay.services.fabric.control import ControlClient
 from raylay.services.fabric.handle import FabricHandle
 from raylay.services.fabric.instances import InstanceHandles
@@ -126,3 +128,30 @@ def test_one_whose_new_configuration_is_written_may_begin_with_it(
     handles.write_config(declared.instance("here-1"))
     assert kept == [{"here-1": "", "here-2": "abc"}]
     assert list(tmp_path.glob("here-1/*"))
+
+
+def test_a_silent_head_is_asked_once_for_all_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = FabricBuilder("slow").region("here", instances=3).settings()
+    handle = FabricHandle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    names = [each.name for each in declared.instances]
+    actor: Any = MagicMock()
+    handle.actors = dict.fromkeys(names, actor)
+    ray = MagicMock()
+    ray.exceptions.RayError = TimeoutError
+    ray.get.side_effect = TimeoutError
+    monkeypatch.setattr(instances, "ray_module", lambda: ray)
+    asked: list[Any] = []
+
+    def silent(asked_of: Any) -> Any:
+        asked.append(asked_of)
+        raise HeadSilent("nothing within 5 s")
+
+    monkeypatch.setattr(instances, "actor_state", silent)
+    found = InstanceHandles(handle, ControlClient(handle)).statuses(names)
+    assert [(each["name"], each["phase"], each["reason"]) for each in found] == [
+        (name, "unknown", "nothing within 5 s") for name in names
+    ]
+    assert asked == [actor]
