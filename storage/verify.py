@@ -63,11 +63,17 @@ class _Block:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """The result of a verification."""
+    """The result of a verification.
+
+    Attributes:
+        records: number of records, those of a queue's own included.
+        messages: number of records that are messages.
+    """
 
     segments: int = 0
     runs: int = 0
     records: int = 0
+    messages: int = 0
 
 
 def verify_journal(
@@ -81,7 +87,7 @@ def verify_journal(
 
     Args:
         archive: the directory of archived segments; None: there is none.
-        verified: counts the verified segments, runs and records.
+        verified: counts the verified segments, runs, records and messages.
         only: the files to verify; None: all.
     """
     expected: int | None = None
@@ -276,6 +282,7 @@ def _verify_block(
                     damages += _verify_run(file, block, offset, run)
                 yield from damages
                 verified.records += run.count
+                verified.messages += run.count if run_has_messages(run) else 0
                 if not damages:
                     yield run, length
             else:

@@ -482,8 +482,8 @@ class Summarizer:
                 name = _cut(each.get("client"))
                 age_ms = each.get("age_ms")
                 age_s = None if age_ms is None else age_ms / 1000
-                waiting = _sum(each, "unsent_bytes", "disk_bytes")
-                found[name] = SlowClient(name, waiting, age_s, True)
+                # The bytes on disk are among them.
+                found[name] = SlowClient(name, each.get("unsent_bytes"), age_s, True)
         for each in snapshot.get("client_connections", ()):
             name, age_s = _cut(each["client"]), each["age_ms"] / 1000
             if age_s >= SLOW_S_MIN and name not in found:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 RATE_S = 1.0
 """Time between the two looks from which a rate is computed."""
 COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
-WAITING_BYTES = ("unsent_bytes", "memory_bytes", "offline_bytes")
-"""Bytes that a client has not taken: given to its socket, kept in memory, kept on disk."""
 CONNECTION_COLUMNS = (
     "client", "user", "instance", "address", "since", "subs", "waits", "in/s", "out/s", "state",
 )  # fmt: skip
@@ -118,7 +116,8 @@ def connection_rows(
                 {
                     "instance": each["name"],
                     **row,
-                    "waiting_bytes": sum(row[name] for name in WAITING_BYTES),
+                    # The bytes in memory and on disk are among them.
+                    "waiting_bytes": row["unsent_bytes"],
                     "rates": rates,
                 }
             )

@@ -232,6 +232,8 @@ def test_a_queue_begins_with_what_the_backup_has_not_acknowledged(
     keys = taken(consumer, 10)
     consumer.persisted(consumer.done(keys[:4]))
     path = backed_up(solo, tmp_path / "backups")
+    manifest = check_backup(path)
+    assert manifest.messages == 10 < manifest.last_txid, "an acknowledgment is no message"
     consumer.persisted(consumer.done(keys[4:]))
     solo.kill()
     restored(path, solo, force=True)

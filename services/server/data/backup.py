@@ -144,7 +144,8 @@ def _identity(state: Path) -> tuple[int, int]:
 
 
 def _verified(data: Path, last_txid: int) -> int:
-    """Opens the copied files as a recovery does, and reads each message. Returns their number.
+    """Opens the copied files as a recovery does, and reads each record. Returns the number of
+    messages.
 
     Raises:
         StorageError: something is damaged, missing, or of a later time than the journal.
@@ -172,7 +173,7 @@ def _verified(data: Path, last_txid: int) -> int:
                 f"ends with {last_txid}",
                 str(path),
             )
-    return verified.records
+    return verified.messages
 
 
 def _known_txid(name: str, transaction: Any) -> int:

@@ -55,7 +55,7 @@ SNAPSHOT: dict[str, Any] = {
     "capacity": [
         {
             "offline_clients": [
-                {"client": "slow", "unsent_bytes": 1, "disk_bytes": 2, "age_ms": 9_000}
+                {"client": "slow", "unsent_bytes": 3, "disk_bytes": 2, "age_ms": 9_000}
             ]
         }
     ],
@@ -93,7 +93,9 @@ def test_an_instance_is_summed_up_and_read_as_it_was_written() -> None:
     assert (link.connected_to, link.rate_per_sec, link.unacked) == ("south-1", 25.0, 5)
     (queue,) = found.queues
     assert (queue.depth, queue.oldest_lease_s, queue.moved_out) == (12, 1.5, 5)
-    assert [(each.client, each.offline) for each in found.slow] == [("late", False), ("slow", True)]
+    assert [(each.client, each.offline, each.bytes) for each in found.slow] == [
+        ("late", False, 5), ("slow", True, 3)
+    ]  # fmt: skip
     assert [(each.name, each.records, each.subscribers) for each in found.topics] == [
         ("orders", 9, 2),
         ("prices", 1, 0),

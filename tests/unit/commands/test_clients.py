@@ -115,7 +115,9 @@ def test_connections_are_shown_with_rates_and_those_for_which_most_waits_first()
     Attached.later = {
         "here-1": [
             connection(1, "desk", messages_out=100),
-            connection(2, "feed", unsent_bytes=1024, offline_bytes=2048, state="offline"),
+            connection(
+                2, "feed", unsent_bytes=3072, memory_bytes=1024, offline_bytes=2048, state="offline"
+            ),
             connection(3, "new"),
         ]
     }
@@ -124,7 +126,8 @@ def test_connections_are_shown_with_rates_and_those_for_which_most_waits_first()
     assert shown.stderr == "raylay: away-1 does not tell: its process has ended\n"
     rows = [line.split() for line in shown.stdout.splitlines() if "10.0.0.1" in line]
     assert [row[0] for row in rows] == ["feed", "desk", "new"]
-    assert "KiB" in rows[0] and rows[0][-1] == "offline"
+    assert "3.0 KiB" in " ".join(rows[0]), "what is in memory and on disk is among what is unsent"
+    assert rows[0][-1] == "offline"
     assert "user" not in shown.stdout, "nobody has one"
     told = [json.loads(line) for line in raylay("connections", "--json").stdout.splitlines()]
     assert told[0]["waiting_bytes"] == 3072 and told[0]["instance"] == "here-1"
