@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,7 +136,7 @@ def _drill(scenario: DrillScenario, fabric: str, topic: str, output: Path | None
 
     check_reports()
     with _found(fabric, tell) as found:
-        drill = Drill(found, scenario, topic=topic, tell=tell)
+        drill = Drill(found.fabric, scenario, topic=topic, tell=tell)
         stamp = datetime.now(UTC)
         place = output or Path("drills") / f"{scenario.name}-{stamp:%Y%m%d-%H%M%S}"
         made = not place.exists()
@@ -147,14 +149,34 @@ def _drill(scenario: DrillScenario, fabric: str, topic: str, output: Path | None
                 with suppress(OSError):
                     place.rmdir()
             raise
+        if found.directory is not None and not result.valid:
+            found.is_kept = True
+            result.kept.append(str(found.directory))
         page = report.write(result, place)
     echo(("clean: " if result.valid else "BAD: ") + verdict_sentence(result))
     echo(f"report: {page}")
+    if found.is_kept:
+        echo(f"kept: {found.directory}, the data of the fabric that was started for this drill")
     return 0 if result.valid else EXIT_BAD
 
 
+@dataclass
+class _Found:
+    """The fabric of a drill.
+
+    Attributes:
+        directory: the temporary directory of a fabric that was started for the drill; None: the
+            fabric was running.
+        is_kept: whether that directory is kept, because its journals show what went wrong.
+    """
+
+    fabric: Fabric
+    directory: Path | None = None
+    is_kept: bool = False
+
+
 @contextmanager
-def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
+def _found(fabric: str, tell: object = None) -> Iterator[_Found]:
     """Yields the fabric: the running one, or one that is started for this drill from a file."""
     from raylay.services.configuration.files import load_fabric
     from raylay.services.drills.drill import check_allowed
@@ -165,16 +187,21 @@ def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
     if settings is None or registry.find(name) is not None:
         with Fabric.attach(find_running(name).name) as attached:
             check_allowed(attached)
-            yield attached
+            yield _Found(attached)
         return
     started = Fabric.of(settings)
     check_allowed(started)
-    with tempfile.TemporaryDirectory(prefix=f"raylay-drill-{name}-") as place:
+    place = Path(tempfile.mkdtemp(prefix=f"raylay-drill-{name}-"))
+    found = _Found(started, place)
+    try:
         if callable(tell):
             tell(f"starting fabric {name} in {place}")
         with started.start(place, timeout_s=START_TIMEOUT_S):
             started.wait_connected(START_TIMEOUT_S)
-            yield started
+            yield found
+    finally:
+        if not found.is_kept:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _mend(scenario: str | None, fabric: str) -> int:

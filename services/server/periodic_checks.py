@@ -104,7 +104,7 @@ class PeriodicChecks:
         # Commits on disk are taken first, so that ages are measured with all of them.
         self._commits.catch_up()
         now_us = runtime.steady_us()
-        self._instance.machine.wall_offset_us = offset_us = runtime.now_us() - now_us
+        self._instance.machine.wall_offset_us = offset_us = runtime.wall_offset_us()
         self._queues.clock_is(offset_us)
         self._say_if_set(offset_us)
         self._keep_aging()

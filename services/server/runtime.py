@@ -30,6 +30,11 @@ PLACES_TOLD = 3
 """Number of calls that led to a fault which are reported with it."""
 _TREE = f"{Path(__file__).parents[2]}/"
 
+READING_US = 50
+"""Time, in microseconds, within which two clocks are read, where nothing comes between."""
+READINGS_MAX = 20
+"""Number of times that two clocks are read, at most."""
+
 
 class RecurringTask:
     """Work that is repeated at multiples of an interval since the instance began.
@@ -92,6 +97,26 @@ class RecurringTask:
         self._timer.cancel()
 
 
+def clock_difference_us(one_us: Callable[[], int], other_us: Callable[[], int]) -> int:
+    """Returns the microseconds by which one clock is ahead of another one. The process may lose the
+    processor for a second between two readings, which would count in full, so the clocks are read
+    until both readings come close together, and else the closest ones count."""
+    closest_us, found_us = 1 << 62, 0
+    for _ in range(READINGS_MAX):
+        before_us = other_us()
+        value_us = one_us()
+        took_us = other_us() - before_us
+        if took_us < closest_us:
+            closest_us, found_us = took_us, value_us - before_us - took_us // 2
+        if took_us <= READING_US:
+            break
+    return found_us
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
 class InstanceRuntime:
     """See the file's docstring. Its values are plain attributes, so that reading them costs no call
     on the path of a message.
@@ -136,9 +161,10 @@ class InstanceRuntime:
         self._stopped_by_fault: list[Callable[[], None]] = []
         self._began_s = self.loop.time()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+        self.steady_base_us = clock_difference_us(self.now_us, _monotonic_us)
         """Lead of `steady_us` over the monotonic clock of the host."""
-        self.aging = AgingClock(self.now_us(), self.steady_us())
+        begun_us = self.steady_us()  # and by the wall clock, which the steady one was set by
+        self.aging = AgingClock(begun_us, begun_us)
 
     def begin(self) -> None:
         """Takes over the handling of errors on the loop."""
@@ -171,7 +197,11 @@ class InstanceRuntime:
     def steady_us(self) -> int:
         """Microseconds since 1970 by a clock that was set only at the start of this process. Ages
         are measured by it, so that a change of the wall clock downgrades no destination."""
-        return self.steady_base_us + time.monotonic_ns() // 1000
+        return self.steady_base_us + _monotonic_us()
+
+    def wall_offset_us(self) -> int:
+        """Microseconds by which the wall clock is ahead of `steady_us` now."""
+        return clock_difference_us(self.now_us, self.steady_us)
 
     def aging_us(self) -> int:
         """Microseconds since 1970 by the clock that stored data ages by: see `AgingClock`. To be
