@@ -15,16 +15,20 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from support import pipeline_child as child
+from support.instance_processes import free_ports
 from support.pipeline_cases import INCARNATION, Log, expected_rows, made_by, mixed_runs, write_log
 from support.pipeline_cases import journaled as logged
 
 from raylay.services.client import SyncClient
 from raylay.services.pipeline.archive import read_lake
+from raylay.services.pipeline.session import PYTHON_VARIABLE
 from raylay.storage.files import FAULT_SESSION_VARIABLE, FAULT_VARIABLE
 
 CHILD = Path(child.__file__)
@@ -62,15 +66,20 @@ class Child:
 
     def end(self) -> None:
         """Kills what is left of its session: its Java and its Python workers."""
-        self.process.kill()
-        self.process.wait(CHILD_TIMEOUT_S)
-        deadline_s = time.monotonic() + CHILD_TIMEOUT_S
-        while left := session_of(self.process.pid):
-            assert time.monotonic() < deadline_s, f"{left} cannot be killed"
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        end_session(self.process)
+
+
+def end_session(leader: subprocess.Popen[str]) -> None:
+    """Kills a process and what is left of its session."""
+    leader.kill()
+    leader.wait(CHILD_TIMEOUT_S)
+    deadline_s = time.monotonic() + CHILD_TIMEOUT_S
+    while left := session_of(leader.pid):
+        assert time.monotonic() < deadline_s, f"{left} cannot be killed"
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def session_of(leader: int) -> list[int]:
@@ -252,7 +261,7 @@ def test_killed_at_any_moment(
 def test_a_cluster_that_loses_an_executor(
     spark: Any, instance: Any, source: Log, tmp_path: Path, job: str
 ) -> None:
-    """Executors are Javas of their own, tasks have speculative twins; one executor is killed."""
+    """Executors are Javas of their own; one is killed."""
     topic = f"cluster/{job}"
     given = arguments(job, source, tmp_path, instance, topic)
     running = Child(*given, **{child.MASTER_VARIABLE: "local-cluster[2,1,1024]"})
@@ -269,6 +278,40 @@ def test_a_cluster_that_loses_an_executor(
     check(spark, job, source, tmp_path, instance, topic)
 
 
+@contextlib.contextmanager
+def cluster_of_hosts(directory: Path) -> Iterator[str]:
+    """A cluster with a worker at each of two addresses of this machine, and its URL. Spark starts
+    no twin at the address of the task, and all executors of a `local-cluster` have one."""
+    (port,) = free_ports(1)
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    commands = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)],
+        *(
+            [f"{deploy}.worker.Worker", "--host", host, "--cores", "1", "--memory", "1g",
+             "--work-dir", str(directory / host), url]
+            for host in ("127.0.0.2", "127.0.0.3")
+        ),
+    ]  # fmt: skip
+    home = Path(pyspark.__file__).parent
+    started = [
+        subprocess.Popen(
+            [str(home / "bin" / "spark-class"), *command, "--webui-port", "0"],
+            env=os.environ | {"SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "256m"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        for command in commands
+    ]
+    try:
+        yield url
+    finally:
+        for each in started:
+            end_session(each)
+
+
 TWINNED_MESSAGES = 50_000
 """Enough for two tasks."""
 
@@ -283,13 +326,14 @@ def test_a_task_and_its_twin_read_over_the_network_and_write(instance: Any, tmp_
         for number in range(TWINNED_MESSAGES):
             client.publish(topic, b"%d" % number)
         client.flush()
-    master = {child.MASTER_VARIABLE: "local-cluster[2,1,1024]"}
-    running = Child("network", topic, str(tmp_path), instance.address, into, **master)
-    try:
-        assert not running.killed()
-    finally:
-        running.end()
-    assert (tmp_path / f"{child.TWIN}-0").exists()
+    with cluster_of_hosts(tmp_path) as url:
+        master = {child.MASTER_VARIABLE: url, PYTHON_VARIABLE: sys.executable}
+        running = Child("network", topic, str(tmp_path), instance.address, into, **master)
+        try:
+            assert not running.killed()
+        finally:
+            running.end()
+    assert (tmp_path / child.MET).exists(), "no twin was there before its task ended"
     published = journaled(instance, into)
     assert sorted(int(body) for _, body in published) == list(range(TWINNED_MESSAGES))
     assert [sequence for sequence, _ in published] == list(range(1, TWINNED_MESSAGES + 1))

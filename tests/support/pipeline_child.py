@@ -31,6 +31,7 @@ FOR_SMALL_QUERIES = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 FOR_A_CLUSTER = {
+    "spark.driver.host": "127.0.0.1",
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.1",
@@ -41,8 +42,8 @@ CHUNK_RECORDS = 150
 REPLAY_JOB = "again"
 RECORDS_PER_BATCH = 150
 TWIN_S_MAX = 120.0
-TWIN = "twin"
-"""Beginning of the names of the files that say which tasks had a twin."""
+TWIN, MET = "twin", "met"
+"""Files that the twin of the first task makes, and that task when it sees it."""
 WINDOWS = Windows(
     topic="^flights/EWR$",
     schema="number INT, carrier STRING",
@@ -100,14 +101,15 @@ def awaiting_twin(place: Path) -> Any:
 
         context = TaskContext.get()
         assert context is not None
-        mark = place / f"{TWIN}-{context.partitionId()}"
-        if context.attemptNumber():
-            mark.touch()
+        if context.partitionId() == 0 and context.attemptNumber():
+            (place / TWIN).touch()
         yield from batches
         deadline_s = time.monotonic() + TWIN_S_MAX
-        while context.partitionId() == 0 and not mark.exists():
+        while context.partitionId() == 0 and not (place / TWIN).exists():
             assert time.monotonic() < deadline_s, "no twin came"
             time.sleep(0.05)
+        if context.partitionId() == 0 and not context.attemptNumber():
+            (place / MET).touch()
 
     return passing
 
@@ -158,7 +160,7 @@ def main() -> None:
     """The command."""
     job, source, place, *where = sys.argv[1:]
     master = os.environ.get(MASTER_VARIABLE, "local[2,3]")
-    more = FOR_A_CLUSTER if master.startswith("local-cluster") else {}
+    more = {} if master.startswith("local[") else FOR_A_CLUSTER
     spark = session(master, "killed", log_level="OFF", **FOR_SMALL_QUERIES, **more)
     print("ready", flush=True)
     run(spark, job, Path(source), Path(place), *where)
