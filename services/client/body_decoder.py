@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from raylay.services.client.fabric_types import NO_TYPES, FabricTypes
 from raylay.services.errors import LocalProtocolError
 from raylay.services.messages.types.trees import Tree
 
@@ -27,10 +28,6 @@ else:
 
 _PATH = re.compile(r" - at `(\$[^`]*)`$")
 """The end of a message of msgspec that names a field."""
-
-
-_TEXT_TYPES = frozenset(("fix", "nvfix", "xml"))
-"""Message types whose values are all texts."""
 
 
 class BodyProblem(NamedTuple):
@@ -106,28 +103,34 @@ def _unchanged(tree: Tree, is_text: bool) -> Tree:
     return tree
 
 
-def decode_value(decoder: BodyDecoder | None, body: bytes, message_type: str) -> Any:
+def decode_value(
+    decoder: BodyDecoder | None, body: bytes, message_type: str, types: FabricTypes = NO_TYPES
+) -> Any:
     """Returns a body of a message type as a value. Raises whatever a library raises; see
     `body_problem`.
 
     Args:
         decoder: the decoder of the subscription; None: the subscription has no type.
+        types: the message types that the fabric defines.
     """
-    if message_type == "json":
+    own = types.find(message_type)
+    if own is not None:
+        tree: Any = own.parse(body)
+    elif message_type == "json":
         return (decoder or any_json()).decode(body)
-    if message_type == "binary":
-        tree: Any = body
+    elif message_type == "binary":
+        tree = body
     else:
         from raylay.services.messages.types.registry import BUILT_IN
         from raylay.services.messages.types.registry import message_type as built_in
 
         if message_type not in BUILT_IN:
+            known = ", ".join((*sorted(BUILT_IN), *types.names()))
             raise ValueError(
-                f"a client reads only messages of the types {', '.join(sorted(BUILT_IN))}: take "
-                "`body`"
+                f"the fabric defines no type {message_type}, and there are {known}: take `body`"
             )
         tree = built_in(message_type).parse(body)
-    return tree if decoder is None else decoder.convert(tree, message_type in _TEXT_TYPES)
+    return tree if decoder is None else decoder.convert(tree, types.are_texts(message_type))
 
 
 def _is_pydantic(body_type: Any) -> bool:

@@ -225,7 +225,7 @@ class Client:
             topic: name of the topic, never an expression.
             body: bytes of the message; a text, which is sent in UTF-8; or a mapping, a msgspec
                 Struct, a dataclass, an attrs object or a pydantic model, which is written by the
-                message type: `json`, `msgpack`, `bson`, `fix`, `nvfix` or `xml`.
+                message type: a built-in one but `binary`, or one that the fabric defines.
             message_type: message type of the body.
             expiration_s: seconds after which the message's record in a SOW topic expires; 0: as the
                 topic is configured.
@@ -356,7 +356,8 @@ class Client:
                 raises CommandFailed where the instance refused the delete: `no_sow`, `bad_filter`,
                 `bad_message`, `bad_key`, `too_many`.
         """
-        given = None if data is None else body_bytes(data, topic, message_type)
+        types = self.runtime.machine.types
+        given = None if data is None else body_bytes(data, topic, message_type, types)
         body = delete_body(filter, keys, given)
         return await self.publish(topic, body, message_type, command=Command.DELETE)
 

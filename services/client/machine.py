@@ -55,6 +55,7 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
     WaitingForServer,
 )
+from raylay.services.client.fabric_types import FabricTypes
 from raylay.services.client.failover import (
     Backoff,
     FailoverRule,
@@ -209,6 +210,7 @@ class ClientMachine:
     def __init__(self, options: ClientOptions, outbox: PublishOutbox) -> None:
         self.options = options
         self.outbox = outbox
+        self.types = FabricTypes()
         self.chooser = ServerChooser(
             options.servers,
             group=options.group,
@@ -287,6 +289,7 @@ class ClientMachine:
         subscription = self.subscriptions.get(header.get("sub", ""))
         batch = subscription.arrived(header, payload) if subscription is not None else None
         if batch is not None:
+            batch.types = self.types
             # The last of one publisher's messages is the latest. A search through many is costly,
             # and only useful to a client that publishes after them.
             walk = batch.count <= WALKED_MESSAGES_MAX or self.outbox.publishes
@@ -301,6 +304,7 @@ class ClientMachine:
         subscription = self.subscriptions.get(header.get("sub", ""))
         batches = subscription.grouped(header, payload) if subscription is not None else []
         for batch in batches:
+            batch.types = self.types
             self.outbox.heard_stamp(latest_origin_time_us(batch.payload, batch.count), 0)
         return batches
 
@@ -528,6 +532,7 @@ class ClientMachine:
             if header.get("status") != "success":
                 self._logon_refused(header, now_s, effects)
             elif header.get("cid") == _LOGON:
+                self.types.hear(event.body)
                 self._logged_on(header, now_s, effects)
 
     def _logon_refused(self, header: Header, now_s: float, effects: list[Effect]) -> None:

@@ -21,6 +21,7 @@ from raylay.services.client.body_decoder import (
     body_problem,
     decode_value,
 )
+from raylay.services.client.fabric_types import NO_TYPES
 from raylay.services.errors import BodyTypeError, RemoteProtocolError
 from raylay.services.messages.bookmarks import format_bookmark
 from raylay.services.messages.records import Record, decode_record
@@ -225,19 +226,19 @@ class Message(Generic[Value]):
     @property
     def value(self) -> Value:
         """Returns the body, read by the message type: as a value of the type that the subscription
-        was given (`type`); without a type, of `json` the same as `json`, of `msgpack`, `bson`,
-        `fix`, `nvfix` and `xml` the fields as a dict, and of `binary` the bytes. Each use parses
-        the body.
+        was given (`type`); without a type, of `json` the same as `json`, of `binary` the bytes,
+        and of the other types, those that the fabric defines included, the fields as a dict. Each
+        use parses the body.
 
         Raises:
-            BodyTypeError: the body is none of its message type, does not fit the type, or has a
-                message type that the fabric defines; names the message, its topic and the field.
-                The subscription goes on.
+            BodyTypeError: the body is none of its message type, does not fit the type, or the
+                client cannot read its message type; names the message, its topic and the field. The
+                subscription goes on.
         """
         decoder = self.batch.decoder
         body, message_type = self.body, self.message_type
         try:
-            value: Value = decode_value(decoder, body, message_type)
+            value: Value = decode_value(decoder, body, message_type, self.batch.types)
         except Exception as error:
             expected = decoder.type_name if decoder is not None else f"{message_type} value"
             raise self._misfit(error, body, expected) from error
@@ -371,6 +372,7 @@ class MessageBatch(Generic[Value]):
         lease_end_s: time, by `time.monotonic`, at which the client gives back messages that no
             handler was given; 0: never.
         decoder: parses the bodies, where the subscription was given a type.
+        types: the message types that the fabric defines.
     """
 
     __slots__ = (
@@ -389,6 +391,7 @@ class MessageBatch(Generic[Value]):
         "subscription_id",
         "timestamp_us",
         "traced",
+        "types",
     )
     spans: ClassVar[SpanMaker]
     """The maker of the application's spans, which a client brings."""
@@ -423,6 +426,7 @@ class MessageBatch(Generic[Value]):
         self.is_last_try = is_last_try
         self.lease_end_s = 0.0
         self.decoder: BodyDecoder | None = None
+        self.types = NO_TYPES
 
     def __len__(self) -> int:
         return self.count

@@ -378,7 +378,7 @@ class SyncClient:
         self.client.machine.outbox.builder(topic, message_type)
         check_values(expiration_s, key, correlation)
         if type(body) is not bytes:
-            body = body_bytes(body, topic, message_type)
+            body = body_bytes(body, topic, message_type, self.client.machine.types)
         if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
@@ -411,7 +411,7 @@ class SyncClient:
     ) -> list[int]:
         """Publishes several messages on one topic (`Client.publish_many`); blocks until all are
         published, behind everything that was published before. Returns the sequence of each."""
-        written = bodies_bytes(bodies, topic, message_type)
+        written = bodies_bytes(bodies, topic, message_type, self.client.machine.types)
         given = topic, written, message_type, expiration_s, keys, correlation
         return self._run(self._publish_many(*given))
 
@@ -450,7 +450,8 @@ class SyncClient:
         message_type: str = "json",
     ) -> None:
         """Deletes records of a SOW topic (`Client.sow_delete`); blocks and raises as `publish`."""
-        given = None if data is None else body_bytes(data, topic, message_type)
+        types = self.client.machine.types
+        given = None if data is None else body_bytes(data, topic, message_type, types)
         body = delete_body(filter, keys, given)
         self.publish(topic, body, message_type, command=Command.DELETE)
 

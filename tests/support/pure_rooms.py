@@ -29,6 +29,7 @@ PURE_FOLDERS = tuple(
 PURE_FILES = (
     "services/errors.py",
     "services/client/body_decoder.py",
+    "services/client/fabric_types.py",
     "services/client/pending_commands.py",
     "services/client/publishing/deletes.py",
     "services/client/events.py",

@@ -1,8 +1,8 @@
 """The bodies of publishes as bytes: texts, and the values that a message type can write.
 
 A dictionary, a mapping, a msgspec Struct, a dataclass, an attrs class or a pydantic model becomes
-the object of its message type. Only built-in types are written: a fabric's own types have options
-that a client does not know.
+the object of its message type: of a built-in one, or of one that the fabric defines and that the
+instance has told the client.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Protocol
 
+from raylay.services.client.fabric_types import NO_TYPES, FabricTypes
 from raylay.services.errors import MessageTypeError
 
 _OBJECTS = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__", "model_dump")
@@ -58,10 +59,17 @@ Body = (
 which is written by its message type."""
 
 
-def body_bytes(body: object, topic: str, message_type: str, number: int | None = None) -> bytes:
+def body_bytes(
+    body: object,
+    topic: str,
+    message_type: str,
+    types: FabricTypes = NO_TYPES,
+    number: int | None = None,
+) -> bytes:
     """Returns the body of a publish as bytes.
 
     Args:
+        types: the message types that the fabric defines.
         number: place of the body in a list of them, from 0 on, for errors; None: it is a single
             one.
 
@@ -82,7 +90,7 @@ def body_bytes(body: object, topic: str, message_type: str, number: int | None =
             f"model{hint}"
         )
     try:
-        return body.encode() if isinstance(body, str) else _written(body, message_type)
+        return body.encode() if isinstance(body, str) else _written(body, message_type, types)
     except Exception as error:  # whatever a library says of a value that it cannot take
         raise MessageTypeError(
             f"{of}, and no message of type {message_type} can be made of it: {error}: give values "
@@ -95,7 +103,9 @@ def _has_fields(body: object) -> bool:
     return any(getattr(body, each, None) is not None for each in _OBJECTS)
 
 
-def bodies_bytes(bodies: Iterable[object], topic: str, message_type: str) -> list[bytes]:
+def bodies_bytes(
+    bodies: Iterable[object], topic: str, message_type: str, types: FabricTypes = NO_TYPES
+) -> list[bytes]:
     """Returns the bodies of several publishes as bytes, with the errors of `body_bytes`.
 
     Raises:
@@ -109,14 +119,15 @@ def bodies_bytes(bodies: Iterable[object], topic: str, message_type: str) -> lis
     found: list[bytes] = []
     for body in bodies:
         if not isinstance(body, bytes):
-            body = body_bytes(body, topic, message_type, len(found))
+            body = body_bytes(body, topic, message_type, types, len(found))
         found.append(body)
     return found
 
 
-def _written(body: Any, message_type: str) -> bytes:
+def _written(body: Any, message_type: str, types: FabricTypes) -> bytes:
     """Returns an object with fields as a body. Raises whatever the libraries raise."""
-    if message_type == "json":
+    own = types.find(message_type)
+    if own is None and message_type == "json":
         written: bytes = _json_encoder()(body)
         if not written.startswith(b"{"):
             raise ValueError("it is no object with fields")
@@ -127,16 +138,15 @@ def _written(body: Any, message_type: str) -> bytes:
     from raylay.services.messages.types.registry import BUILT_IN
     from raylay.services.messages.types.registry import message_type as built_in
 
-    if message_type not in BUILT_IN:
-        raise ValueError(
-            f"a client writes only messages of the types {', '.join(sorted(BUILT_IN))}"
-        )
+    if own is None and message_type not in BUILT_IN:
+        known = ", ".join((*sorted(BUILT_IN), *types.names()))
+        raise ValueError(f"the fabric defines no such type, and there are {known}")
     tree = msgspec.to_builtins(
         body, builtin_types=(bytes, bytearray), str_keys=True, enc_hook=_plain
     )
     if type(tree) is not dict:
         raise ValueError("it is no object with fields")
-    return built_in(message_type).serialize(tree)
+    return (own or built_in(message_type)).serialize(tree)
 
 
 @cache

@@ -75,7 +75,7 @@ class Publisher:
         # giving it a sequence.
         runtime = self._runtime
         if type(body) is not bytes:
-            body = body_bytes(body, topic, message_type)
+            body = body_bytes(body, topic, message_type, runtime.machine.types)
         trace = b""
         if self._until_sample:
             self._until_sample -= 1
@@ -129,7 +129,7 @@ class Publisher:
         """Publishes several messages, with the arguments and errors of `Client.publish_many`.
         Returns the sequence of each."""
         runtime = self._runtime
-        written = bodies_bytes(bodies, topic, message_type)
+        written = bodies_bytes(bodies, topic, message_type, runtime.machine.types)
         self._check_all(topic, written, message_type, expiration_s, keys, correlation)
         sequences: list[int] = []
         while len(sequences) < len(written):
@@ -240,7 +240,7 @@ class Publisher:
             PublishStoreFull: no room within the timeout; nothing was published.
         """
         # Once, and not again at each attempt.
-        body = body_bytes(body, topic, message_type)
+        body = body_bytes(body, topic, message_type, self._runtime.machine.types)
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             await self.room(deadline_s - time.monotonic())

@@ -541,7 +541,7 @@ def _parts_of(batch: MessageBatch[Value], messages_max: int) -> list[MessageBatc
             is_last_try=batch.is_last_try,
         )
         part.arrival, part.lease_end_s = batch.arrival, batch.lease_end_s
-        part.decoder = batch.decoder
+        part.decoder, part.types = batch.decoder, batch.types
         parts.append(part)
         first, begin = last, ends[last - 1]
     return parts

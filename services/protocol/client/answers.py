@@ -62,8 +62,10 @@ def logon_answer(
     peers: list[dict[str, Any]],
     now_us: int,
     unused: Range | None = None,
+    types: bytes = b"",
 ) -> bytes:
-    """Encodes the answer to an accepted logon. `durable` is shortened where the header would be too
+    """Encodes the answer to an accepted logon. `types`: the message types that the fabric defines
+    (told_types.py). `durable` is shortened where the header would be too
     long: the client then sends some messages again, which are acknowledged like all durable ones.
     `unused`: the sequences with which the client continues."""
     extras: Header = {} if unused is None else {"unused": list(unused)}
@@ -72,6 +74,7 @@ def logon_answer(
     return acknowledgment(
         "processed",
         command_id,
+        body=types,
         v=PROTOCOL_VERSION,
         instance=instance,
         group=group,

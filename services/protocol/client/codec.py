@@ -66,6 +66,7 @@ class Codec(Protocol):
         peers: list[dict[str, Any]],
         now_us: int,
         unused: Range | None = None,
+        types: bytes = b"",
     ) -> bytes:
         """Encodes the answer to an accepted logon."""
 

@@ -537,6 +537,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
                 peers=clients.peers(),
                 now_us=runtime.now_us(),
                 unused=answer.unused,
+                types=clients.told_types,
             )
         )
         clients.occurrences.logged_on(self)

@@ -22,6 +22,7 @@ from raylay.services.plugins.filters import (
     replay_filters,
 )
 from raylay.services.protocol.client.commands import Logon
+from raylay.services.protocol.client.told_types import pack_types
 from raylay.services.protocol.frames import FRAME_BYTES_MAX
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.instance.publishers import Judge
@@ -175,6 +176,8 @@ class ClientSessions:
         self.folds = folds
         self.pools = pools
         self.reader_holds = reader_holds
+        self.told_types = pack_types(runtime.config.type_definitions)
+        """The message types that the fabric defines, as each client is told them."""
         self.reading = reading
         self.turns = reading.turns
         self.replays = replays

@@ -98,7 +98,7 @@ def test_a_value_of_binary_is_its_bytes_and_of_xml_its_elements() -> None:
         (None, b"{", "json", "$", "Input data was truncated"),
         (None, b"\xc1", "msgpack", "$", "this is no message of type msgpack"),
         (None, b"", "msgpack", "$", "the body is empty"),
-        (None, b"x", "quotes", "$", "a client reads only messages of the types .*take `body`"),
+        (None, b"x", "quotes", "$", "defines no type quotes, and there are .*take `body`"),
         (Order, b"\x81\xa2id\xa13", "msgpack", "$.id", "Expected `int`, got `str`"),
         (Order, b"id=x\x01", "nvfix", "$.id", "Expected `int`, got `str`"),
         (OrderModel, b"id=x\x01", "nvfix", "$.id", "Input should be a valid integer"),

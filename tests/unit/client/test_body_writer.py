@@ -110,7 +110,7 @@ RECURSIVE["self"] = RECURSIVE
         ({"a": {"b": 1}}, "nvfix", "has fields of its own"),
         ({"a": 1, "b": 2}, "xml", "one element that holds all others"),
         ({"a": 1}, "binary", "cannot be read field by field"),
-        ({"a": 1}, "quotes", "a client writes only messages of the types"),
+        ({"a": 1}, "quotes", "the fabric defines no such type, and there are"),
     ],
 )
 def test_an_object_that_cannot_be_written_names_topic_type_and_a_way_out(

@@ -1,0 +1,87 @@
+"""The message types that the fabric defines, as the instance told them at the last logon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.protocol.client.told_types import ToldType, read_types
+
+if TYPE_CHECKING:
+    from raylay.services.messages.types.base import MessageType
+    from raylay.services.messages.types.registry import MessageTypes
+
+TEXT_KINDS = frozenset(("fix", "nvfix", "xml"))
+"""Kinds of message types whose values are all texts."""
+
+
+class FabricTypes:
+    """See the file's docstring.
+
+    Owner: the client's event loop hears; any thread reads.
+    """
+
+    def __init__(self) -> None:
+        self._body = b""
+        self._heard = _HeardTypes(())
+
+    def hear(self, body: bytes) -> None:
+        """Takes what an instance tells, in place of what was told before. What cannot be read
+        counts as nothing: then only built-in types are written and read."""
+        if body == self._body:
+            return
+        try:
+            told = read_types(body)
+        except ValueError:
+            told = ()
+        self._body, self._heard = body, _HeardTypes(told)
+
+    def find(self, name: str) -> MessageType | None:
+        """Returns the type that has a name; None: the fabric defines none of this name, and it may
+        be a built-in one.
+
+        Raises:
+            MessageTypeError: the client cannot make it, and why.
+            ConfigurationError: its definition cannot be used here.
+        """
+        return self._heard.find(name)
+
+    def are_texts(self, name: str) -> bool:
+        """Returns whether all values of a type are texts."""
+        told = self._heard.told.get(name)
+        return (name if told is None else told.kind) in TEXT_KINDS
+
+    def names(self) -> list[str]:
+        """Returns the names of the types that the fabric defines, sorted."""
+        return sorted(self._heard.told)
+
+
+class _HeardTypes:
+    """The types of one answer: a thread that reads them while others are heard has them whole."""
+
+    def __init__(self, told: Iterable[ToldType]) -> None:
+        self.told = {each.name: each for each in told}
+        self._made: MessageTypes | None = None
+
+    def find(self, name: str) -> MessageType | None:
+        told = self.told.get(name)
+        if told is None:
+            return None
+        if told.options is None:
+            raise MessageTypeError(
+                f"the fabric defines {name} as {told.kind}, and tells clients no more of it: the "
+                "kind is installed at its instances, or its definition is too large",
+                name,
+            )
+        if self._made is None:
+            # Late: most clients write and read bytes or JSON.
+            from raylay.services.messages.types.registry import MessageTypes
+
+            whole = (each.definition for each in self.told.values())
+            self._made = MessageTypes(each for each in whole if each is not None)
+        return self._made[name]
+
+
+NO_TYPES = FabricTypes()
+"""The types of a client that was told of none."""

@@ -1,0 +1,76 @@
+"""The message types that a fabric defines, as an instance tells its clients: the body of the answer
+to a logon.
+
+    [[name, kind, options], …]        options: nil for a type that is not told as a whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
+
+TOLD_BYTES_MAX = 64 * 1024
+"""Limit on the bytes of all definitions: every client is told them at each logon."""
+
+
+class ToldType(NamedTuple):
+    """A message type that a client is told of.
+
+    Attributes:
+        options: the options of its kind; None: they are not told, because the kind is an entry
+            point of the instance, or they are too large.
+    """
+
+    name: str
+    kind: str
+    options: dict[str, Any] | None
+
+    @property
+    def definition(self) -> TypeDefinition | None:
+        """Returns the definition; None: it is not told."""
+        if self.options is None:
+            return None
+        return TypeDefinition(self.name, self.kind, self.options)
+
+
+def pack_types(definitions: Sequence[TypeDefinition]) -> bytes:
+    """Encodes definitions; no bytes where there are none. Of what is too large the options are left
+    out, from the first definition on that does not fit."""
+    told: list[ToldType] = []
+    size = 0
+    for each in definitions:
+        options = dict(each.options) if each.kind in KIND_NAMES else None
+        size += len(msgpack.packb(options)) + len(each.name.encode()) + len(each.kind.encode())
+        told.append(ToldType(each.name, each.kind, options if size <= TOLD_BYTES_MAX else None))
+    packed: bytes = msgpack.packb(told) if told else b""
+    return packed
+
+
+def read_types(body: bytes) -> tuple[ToldType, ...]:
+    """Decodes what `pack_types` encodes.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not body:
+        return ()
+    try:
+        found = msgpack.unpackb(body)
+    except Exception as error:  # its errors have no class in common but this
+        raise ValueError(f"the message types are no msgpack: {error}") from None
+    if not isinstance(found, list) or not all(_is_told(each) for each in found):
+        raise ValueError("the message types are not told as the protocol has them")
+    return tuple(ToldType(*each) for each in found)
+
+
+def _is_told(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 3:
+        return False
+    name, kind, options = value
+    return (
+        isinstance(name, str) and isinstance(kind, str) and isinstance(options, dict | type(None))
+    )
