@@ -275,6 +275,13 @@ def restore_command(
         if directory is None:
             _restore_record(path, manifest)
         _tell(path, manifest, done, as_json)
+        used = _target(manifest, None).directory
+        if not as_json and target.directory != used and _record_of(manifest) is not None:
+            echo(
+                f"  {manifest.instance} uses another directory, {used}: `raylay restore "
+                f"{shlex.quote(str(path))}` restores it there"
+            )
+            return
     if not check and not as_json:
         for command in _next_commands([*manifests.values()], target.directory.parent):
             echo(f"next: {command}")

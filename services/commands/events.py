@@ -150,6 +150,8 @@ def events(
     told = ToldEvents(earlier, show)
     stopping = threading.Event()
     with ExitStack() as stack:
+        if place is not None:
+            earlier.refuse_unknown()
         if place is not None and place.entry is None:
             if follow:
                 raise FabricError(f"fabric {place.name} is stopped: --follow needs one that runs")
@@ -167,6 +169,7 @@ def events(
             raise typer.Exit(1) from None
         stack.enter_context(stop_signals(stopping))
         earlier.find_interfaces(attached)
+        earlier.refuse_unknown()
 
         def is_over() -> bool:
             told.round_is_over()

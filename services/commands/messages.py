@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -418,7 +419,11 @@ def subscribe(
     ] = "",
     backlog: Annotated[
         int,
-        typer.Option(min=0, help="Consume a queue, with at most this many messages at a time."),
+        typer.Option(
+            min=0,
+            help="Consume a queue, with at most this many messages at a time; without it one by "
+            "one.",
+        ),
     ] = 0,
     ack: Annotated[
         str,
@@ -485,7 +490,10 @@ def subscribe(
             elif backlog:
                 run_async(_consume(options, topic, content, backlog, ack, count, as_json))
             else:
-                run_async(_subscribe(options, topic, sow, wanted, count, as_json, focused))
+                acknowledges = ack == "auto"
+                run_async(
+                    _subscribe(options, topic, sow, wanted, count, as_json, focused, acknowledges)
+                )
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
@@ -512,7 +520,14 @@ async def _subscribe(
     count: int,
     as_json: bool,
     focused: bool,
+    acknowledges: bool,
 ) -> None:
+    """Prints messages as they arrive.
+
+    Args:
+        acknowledges: whether messages are acknowledged when they were printed, if the topic is a
+            queue: the instance has leased them to this command.
+    """
     from raylay.services.client import Client
 
     left = count
@@ -520,14 +535,21 @@ async def _subscribe(
         begin = client.sow_and_subscribe if sow else client.subscribe
         subscription = await begin(topic, **wanted)
         async for batch in subscription.batches():
-            for number, message in enumerate(batch, 1):
+            taken = min(left, batch.count) if count else batch.count
+            for message in islice(batch, taken):
                 print_message(message, as_json, focused)
-                left -= 1
-                if not left:
-                    sys.stdout.flush()
-                    subscription.count_handed_out(number)
-                    return
             sys.stdout.flush()
+            if batch.queue and acknowledges:
+                printed = [*islice(batch, taken)]
+                client.acknowledge(
+                    batch.queue,
+                    [each.bookmark for each in printed],
+                    message_type=printed[0].message_type,
+                )
+            left -= taken
+            if count and not left:
+                subscription.count_handed_out(taken)
+                return
 
 
 async def _show_page(options: dict[str, Any], topic: str, wanted: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ class FabricBuilder:
         """Links every instance of every region to the others, as `Fabric.connect_regions` does."""
         if len(self._regions) < 2:
             raise ConfigurationError(
-                "connect_regions needs two regions or more: declare them first"
+                "connect_regions needs two regions or more: declare them first, or leave it out"
             )
         sync = _is_sync(mode, "connect_regions")
         members = {region: self._members(region) for region in self._regions}

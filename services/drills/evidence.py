@@ -506,7 +506,7 @@ class EvidenceCollector:
                     **common,
                     "event": "link_connected",
                     "destination": destination,
-                    "incarnation": int(to["incarnation"], 16),
+                    "incarnation": to["incarnation"],
                 }
                 for destination, to in first["destinations"].items()
             ]

@@ -345,7 +345,7 @@ class HistoryBuilder:
                         for each in member.destinations
                         if each.name == destination
                     )
-                    server = name_of.get(int(told.get("incarnation") or 0), first)
+                    server = name_of.get(int(told.get("incarnation") or "0", 16), first)
                     operations.append(LinkConnected(time_us, name, destination, server))
                 else:
                     operations.append(

@@ -68,6 +68,16 @@ class EarlierEvents:
             elif place.log_directory(name) is None:
                 self._lacking[name] = place.hosts[name]
 
+    def refuse_unknown(self) -> None:
+        """Raises a FabricError where an instance is named of which the fabric has none, nor this
+        host a log."""
+        for name in sorted({*self._instances} - {*self._names}):
+            if self._place is not None:
+                self._place.log_directory(name)
+                continue
+            known = ", ".join(self._names) or "none"
+            raise FabricError(f"there is no instance {name[:200]!r}: there are {known}")
+
     def by_instance(self) -> Iterator[tuple[str, Iterator[dict[str, Any]]]]:
         """Yields each instance with its kept events, the oldest first."""
         if self._lacking:

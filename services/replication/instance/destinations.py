@@ -323,7 +323,9 @@ class Destinations:
         if ledger.has_several_servers:
             self._add_what_waits(ledger, plan.waited, now_us)
             ledger.server_holds(plan.held)
-        self._out.report("link_connected", destination=destination, incarnation=incarnation)
+        self._out.report(
+            "link_connected", destination=destination, incarnation=f"{incarnation:016x}"
+        )
         return LinkStart(
             ledger.sync,
             plan.notice,

@@ -155,7 +155,7 @@ def check_room(place: Path, wanted_bytes: int) -> None:
     free_bytes = shutil.disk_usage(place).free
     if free_bytes < wanted_bytes + LEFT_BYTES_MIN:
         raise StorageFull(
-            f"{place}: {wanted_bytes:,} bytes are needed, and {free_bytes:,} are free: free some "
-            "space, or give a directory on another disk",
+            f"{place}: {wanted_bytes:,} bytes are needed, and {LEFT_BYTES_MIN:,} more are to stay "
+            f"free; {free_bytes:,} are free: free some space, or give a directory on another disk",
             str(place),
         )

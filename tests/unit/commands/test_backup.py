@@ -15,11 +15,13 @@ from raylay.services.commands.shared.separate_backup import (
     make_there,
     manifest_of,
 )
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import Fabric, plan
 from raylay.services.fabric.cluster.nodes import NodePlace
 from raylay.services.fabric.records import registry
 from raylay.services.server.data.backup_manifest import BackupManifest
+from raylay.services.server.data.restore import RestoreResult
 
 pytestmark = pytest.mark.covers("Journal", "a backup of an instance of another host")
 ELSEWHERE = "192.0.2.1"
@@ -96,3 +98,29 @@ def test_a_fault_on_the_other_host_is_told_here(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="there is nothing to back up"):
         manifest_of(answer)
     assert not (tmp_path / "to").exists()
+
+
+def test_a_restore_to_another_directory_names_the_one_that_is_used(
+    record: plan.FabricRecord,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    used = plan.data_directory(record, FabricSettings.from_json(record.settings).instances[0])
+    manifest = BackupManifest(
+        *("0.1.0", "wide", "east-1", "east", "0" * 16, 0, str(used), "", "2026-01-02T03:04:05Z"),
+        *(1, 7, 7, ()),
+    )
+    monkeypatch.setattr(backup, "_record_of", lambda _: record)
+    monkeypatch.setattr(backup, "check_backup", lambda _: manifest)
+    monkeypatch.setattr(
+        backup, "restore", lambda path, found, target, force: RestoreResult(target.directory, ())
+    )
+    told = {}
+    for place in (tmp_path / "else", used):
+        backup.restore_command([Path("b")], place, False, False, False)
+        told[place] = capsys.readouterr().out.splitlines()[-1]
+    assert told[tmp_path / "else"] == (
+        f"  east-1 uses another directory, {used}: `raylay restore b` restores it there"
+    )
+    assert told[used].startswith("next: raylay ")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from raylay.services.commands.events import EventSelection, kinds_of, since_of
-from raylay.services.errors import ConfigurationError
+from raylay.services.commands.shared.earlier_events import EarlierEvents
+from raylay.services.commands.shared.kept_logs import FabricPlace
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.telemetry.kept_log import kept_log_directory
 
 pytestmark = pytest.mark.covers("Fabrics and tracing", "events are selected by")
 
@@ -45,3 +50,14 @@ def test_since_is_an_interval_or_a_time() -> None:
     assert since_of("1970-01-01T01:00:05+01:00", now_us) == 5_000_000
     with pytest.raises(ConfigurationError, match="--since soon: give an interval"):
         since_of("soon", now_us)
+
+
+def test_an_instance_that_the_fabric_never_had_is_no_selection(tmp_path: Path) -> None:
+    """An instance that was taken out of the fabric leaves its log."""
+    place = FabricPlace("f", [tmp_path], {"east-1": "", "east-2": ""}, None)
+    kept_log_directory(tmp_path, "gone-1").mkdir(parents=True)
+    EarlierEvents(place, ["east-2", "gone-1"], 0, pytest.fail).refuse_unknown()
+    with pytest.raises(FabricError, match="fabric f has no instance 'east-3': did you mean"):
+        EarlierEvents(place, ["east-2", "east-3"], 0, pytest.fail).refuse_unknown()
+    with pytest.raises(FabricError, match="there is no instance 'zz': there are none"):
+        EarlierEvents(None, ["zz"], 0, pytest.fail).refuse_unknown()

@@ -110,6 +110,14 @@ def test_a_queue_is_consumed_line_by_line(there: ServerThread) -> None:
     assert asked["o"] == {"max_backlog": 5}
 
 
+def test_a_queue_is_consumed_where_no_backlog_is_given(there: ServerThread) -> None:
+    shown = raylay("subscribe", "work", "--count", "2")
+    assert (shown.exit_code, shown.stdout) == (0, "1\n2\n")
+    assert acked(there.server.session) == {(7, 1), (7, 2)}
+    assert raylay("subscribe", "work", "--ack", "none", "--count", "2").stdout == "1\n2\n"
+    assert not there.server.session.does
+
+
 def test_a_queue_is_looked_at_and_the_messages_go_back(there: ServerThread) -> None:
     shown = raylay("subscribe", "work", "--backlog", "5", "--ack", "none", "--count", "1", "--json")
     assert json.loads(shown.stdout)["bookmark"] == "7|1|"
