@@ -44,7 +44,13 @@ from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.named_readers import ReaderCommands, ReaderPlace, SyncReaderCommands
 from raylay.services.client.publishing.body_writer import Body
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
-from raylay.services.client.queues.queue_consumer import QueueBatch, QueueConsumer, QueueMessage
+from raylay.services.client.queues.queue import Acknowledging, Settling
+from raylay.services.client.queues.queue_consumer import (
+    AckMode,
+    QueueBatch,
+    QueueConsumer,
+    QueueMessage,
+)
 from raylay.services.client.queues.sync_queue import SyncQueueConsumer
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Merged, Subscription
@@ -81,6 +87,9 @@ __all__ = [
     "ServerLike",
     "Resolver",
     "FailoverRule",
+    "AckMode",
+    "Acknowledging",
+    "Settling",
     "Tls",
     "ReaderCommands",
     "ReaderPlace",

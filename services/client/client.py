@@ -32,8 +32,8 @@ from raylay.services.client.publishing.body_writer import Body, body_bytes
 from raylay.services.client.publishing.deletes import delete_body, delete_in_parts
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.publishing.publisher import Publisher
-from raylay.services.client.queues.queue import ACK_BATCH, QueueOperations
-from raylay.services.client.queues.queue_consumer import QueueConsumer
+from raylay.services.client.queues.queue import ACK_BATCH, Acknowledging, QueueOperations, Settling
+from raylay.services.client.queues.queue_consumer import AckMode, QueueConsumer
 from raylay.services.client.runtime import (
     QUEUE_BYTES_MAX_DEFAULT,
     ClientCallbacks,
@@ -182,8 +182,8 @@ class Client:
             *(runtime, self._subscriber, self.readers),
             partial(place_client, Client, self.machine.options, tls),
         )
-        parts = self._publisher, self._queues, self._durable
-        self._lifecycle = ClientLifecycle(runtime, *parts, connect_wait_s)
+        parts = runtime, self._publisher, self._queues, self._durable
+        self._lifecycle = ClientLifecycle(*parts, connect_wait_s)
 
     async def connect(self) -> None:
         """Connects and logs on. Returns once a server has accepted the client.
@@ -592,8 +592,7 @@ class Client:
             timeout_s: seconds to wait for the server's answer.
 
         Raises:
-            LocalProtocolError: `type` is none.
-            TypeError: an argument is misspelt, or of a wrong type.
+            LocalProtocolError: `type` is none. TypeError: a misspelt or wrong argument.
         """
         given = self._subscriber.given(
             filter=filter,
@@ -763,7 +762,7 @@ class Client:
         message_type: str = "",
         filter: str = "",
         backlog: int = 1,
-        ack: str = "auto",
+        ack: AckMode = "auto",
         batch: int = ACK_BATCH,
         type: type[Value] | None = None,
         timeout_s: float = 30.0,
@@ -803,7 +802,12 @@ class Client:
 
     @checks_keywords
     def acknowledge(
-        self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
+        self,
+        queue: str,
+        bookmarks: Iterable[str],
+        *,
+        message_type: str = "json",
+        how: Acknowledging = "ack",
     ) -> int:
         """Acknowledges messages of a queue by their bookmarks, whichever consumer holds them; with
         strict leasing, only those that this client holds at its instance (`not_leased`). The
@@ -822,7 +826,7 @@ class Client:
 
     @checks_keywords
     async def acknowledge_matching(
-        self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
+        self, queue: str, filter: str, *, message_type: str = "json", how: Settling = "ack"
     ) -> int:
         """Acknowledges, expires or gives back all messages of a queue that pass a filter at this
         moment; with strict leasing, only messages that the instance owns and no other client holds.

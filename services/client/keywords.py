@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar, cast
@@ -40,11 +40,7 @@ def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
     kinds = {} if is_made else {each: _kinds_of(known[each].annotation) for each in names}
 
     def check(args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-        for keyword in keywords:
-            if keyword not in known:
-                near = difflib.get_close_matches(keyword, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
-                raise TypeError(f"{shown}() has no argument {keyword!r}: {hint}")
+        refuse_unknown(shown, keywords, known)
         for argument, value in (*zip(names, args, strict=False), *keywords.items()):
             of = kinds.get(argument)
             if of and not any(_is(value, each) for each in of):
@@ -67,6 +63,21 @@ def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
         return function(*args, **keywords)
 
     return checked
+
+
+def refuse_unknown(call: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError where an argument is not known, with the nearest one that is.
+
+    Args:
+        call: name of the function, for the error.
+        given: names of the arguments.
+        known: names of the arguments that it takes.
+    """
+    for keyword in given:
+        if keyword not in known:
+            near = difflib.get_close_matches(keyword, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
+            raise TypeError(f"{call}() has no argument {keyword!r}: {hint}")
 
 
 def _kinds_of(annotation: object) -> tuple[str, ...]:

@@ -7,7 +7,9 @@ that a thread change costs per batch and not per message.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
+import sys
 import threading
 import time
 from collections import deque
@@ -55,6 +57,8 @@ HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
 """Number and bytes of publishes between the callers' threads and the loop thread; above either,
 `publish` blocks."""
 
+_OPEN: dict[SyncClient, None] = {}
+"""The clients of this process that are not closed. The end of the program closes them."""
 _Publish = tuple[str, bytes, str, int, bytes, bytes, int, bytes]
 
 
@@ -241,7 +245,8 @@ class SyncClient:
             client.publish("orders", b"{}")
             client.flush()
 
-    Callbacks (`on_event`, …) run on the loop thread.
+    Callbacks (`on_event`, …) run on the loop thread. A client that is still open when the program
+    ends is closed then, which may take `close_timeout_s`.
     """
 
     @checks_keywords
@@ -325,11 +330,13 @@ class SyncClient:
         except BaseException:
             self._stop_loop()
             raise
+        _OPEN[self] = None
 
     def _forked(self, error: ForkedClient) -> None:
         # Made anew: another thread may have held the lock when the process was forked.
         self._lock = threading.Condition()
         self._failure, self._is_forked = error, True
+        _OPEN.pop(self, None)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._is_forked and self._failure is not None:
@@ -594,6 +601,7 @@ class SyncClient:
         """Ends the client; with `flush` once everything published is durable (`Client.close`)."""
         if self._closed or self._is_forked:
             return  # the connection of a forked child's client is its parent's
+        _OPEN.pop(self, None)
         try:
             self._run(self._close(flush and self._failure is None))
         finally:
@@ -638,3 +646,16 @@ class SyncClient:
         trace: TracebackType | None,
     ) -> None:
         self.close(flush=error is None)
+
+
+def _close_all() -> None:
+    """Closes the clients that the program has not closed, so that what `publish` returned for is
+    sent: their threads end with the program."""
+    for client in list(_OPEN):
+        try:
+            client.close()
+        except RaylayError as error:
+            print(f"raylay: at the end of the program: {error}", file=sys.stderr)
+
+
+atexit.register(_close_all)

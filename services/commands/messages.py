@@ -43,6 +43,7 @@ from raylay.services.errors import (
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
+    from raylay.services.client.queues.queue_consumer import AckMode
     from raylay.services.fabric.plan import FabricRecord
     from raylay.services.fabric.records.registry import RegistryEntry
 
@@ -584,7 +585,7 @@ async def _consume(
     from raylay.services.client import Client
 
     async with Client(**options, on_event=ConnectionLog()) as client:
-        how = "auto" if ack == "auto" else "manual"
+        how: AckMode = "auto" if ack == "auto" else "manual"
         async with client.queue(queue, filter=content, backlog=backlog, ack=how) as work:
             left = count
             async for message in work:

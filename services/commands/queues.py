@@ -21,6 +21,7 @@ from raylay.services.commands.shared.printing import echo, echo_json, echo_resul
 
 if TYPE_CHECKING:
     from raylay.services.client import Client
+    from raylay.services.client.queues.queue import Settling
 
 queue_app = typer.Typer(
     add_completion=False,
@@ -169,7 +170,7 @@ def _say(
     bookmarks: list[str] | None,
     content: str,
     message_type: str,
-    how: str,
+    how: Settling,
     where: tuple[str, str, list[str] | None],
     as_json: bool,
 ) -> None:
@@ -178,7 +179,7 @@ def _say(
         raise typer.BadParameter(f"name the messages: give {ways}; --filter 1=1 passes all of them")
 
     async def say(client: Client) -> None:
-        if bookmarks:
+        if bookmarks and how != "cancel":
             client.acknowledge(queue, bookmarks, message_type=message_type, how=how)
             await client.flush()
             line = f"{len(bookmarks):,} said of {queue}: it is durable"

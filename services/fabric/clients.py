@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
-from raylay.services.client import Server
+from raylay.services.client import Client, Server
+from raylay.services.client.keywords import refuse_unknown
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric.handle import FabricHandle
@@ -17,6 +19,8 @@ from raylay.services.fabric.records import registry
 from raylay.services.messages.spelling import did_you_mean
 from raylay.services.telemetry.client_traces import ClientTracer
 from raylay.services.telemetry.tracing import Tracing, start_tracing
+
+_OPTIONS = tuple(each for each in signature(Client).parameters if each != "name")
 
 
 class FabricClients:
@@ -42,7 +46,9 @@ class FabricClients:
 
         Raises:
             ConfigurationError: there is no such group, or it has to be named.
+            TypeError: an option is misspelt.
         """
+        refuse_unknown("client", given or (), _OPTIONS)
         settings, record = self._handle.known()
         made = client_options(settings, record, group or "", name)
         made["servers"] = self._resolver(made["group"])

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
@@ -46,6 +46,11 @@ from raylay.services.queues.records import (
     read_acknowledgment,
 )
 
+Acknowledging = Literal["ack", "expire"]
+"""What is done with messages of a queue: they are acknowledged, or expired because no consumer can
+handle them."""
+Settling = Literal["ack", "expire", "cancel"]
+"""What is done with messages that pass a filter; `cancel`: they are given back."""
 ACK_INTERVAL_S = 0.01
 """Seconds after which settled messages are acknowledged, if nothing triggers that earlier."""
 ACK_BATCH = 100
@@ -71,7 +76,9 @@ class QueueOperations:
         self._acks_timer: asyncio.TimerHandle | None = None
         self._turn_timer: asyncio.TimerHandle | None = None
 
-    def acknowledge(self, queue: str, bookmarks: Iterable[str], message_type: str, how: str) -> int:
+    def acknowledge(
+        self, queue: str, bookmarks: Iterable[str], message_type: str, how: Acknowledging
+    ) -> int:
         """Acknowledges messages by bookmarks, with the arguments and errors of
         `Client.acknowledge`. Returns the last sequence."""
         _check_how(queue, how, ("ack", "expire"))
@@ -87,7 +94,7 @@ class QueueOperations:
         return sequence
 
     async def acknowledge_matching(
-        self, queue: str, filter: str, message_type: str, how: str
+        self, queue: str, filter: str, message_type: str, how: Settling
     ) -> int:
         """Acknowledges messages by a filter, with the arguments and errors of
         `Client.acknowledge_matching`. Returns how many."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Literal, Protocol
 
 from raylay.services.client.body_decoder import BodyDecoder, Value
 from raylay.services.client.messages import (
@@ -19,6 +19,10 @@ from raylay.services.client.messages import (
 )
 from raylay.services.client.subscriptions.subscription import Subscription
 from raylay.services.errors import LocalProtocolError
+
+AckMode = Literal["auto", "manual"]
+"""`auto`: a message is acknowledged when the next one is asked for; `manual`: by the
+application."""
 
 
 class ConsumerHost(Protocol):
@@ -242,7 +246,7 @@ class QueueConsumer(Generic[Value]):
         message_type: str,
         filter: str,
         backlog: int,
-        ack: str,
+        ack: AckMode,
         batch: int,
         timeout_s: float,
         on_loop: Callable[[Callable[[], None]], None] | None = None,

@@ -9,6 +9,8 @@ import os
 import pydoc
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -621,3 +623,30 @@ def test_a_queue_is_read_by_batches(there: ServerThread) -> None:
                 if len(found) == 4:
                     break
         assert found == [1, 2, 3, 4]
+
+
+UNCLOSED = """
+import sys
+from raylay import SyncClient
+client = SyncClient("desk", [sys.argv[1]], close_timeout_s=float(sys.argv[2]))
+client.publish("t", b"sent")
+closed = SyncClient("other", [sys.argv[1]], close_timeout_s=0.2)
+closed.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("acks", "wait_s", "told"), [(True, 60.0, []), (False, 0.2, ["1 publishes that were not"])]
+)
+def test_a_client_that_is_open_at_the_end_of_the_program_is_closed(
+    there: ServerThread, acks: bool, wait_s: float, told: list[str]
+) -> None:
+    there.server.auto_ack = acks
+    done = subprocess.run(
+        [sys.executable, "-c", UNCLOSED, there.server.address, str(wait_s)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert [body for each in there.server.sessions for body in each.bodies] == [b"sent"]
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(told) and all(map(str.__contains__, lines, told)), lines

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.clients import lookup
+from raylay.services.fabric.clients import FabricClients, lookup
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date
 from raylay.services.fabric.records import registry
 
@@ -43,3 +45,18 @@ def test_the_look_up_fails_when_the_fabric_has_ended() -> None:
     registry.unregister("newshop")
     with pytest.raises(FabricError, match="there are none"):
         find()
+
+
+def test_a_misspelled_option_of_a_client_is_named(shop: FabricRecord) -> None:
+    class Handle:
+        def known(self) -> tuple[FabricSettings, FabricRecord]:
+            return FabricSettings.from_json(shop.settings), shop
+
+    handle: Any = Handle()
+    clients = FabricClients(handle)
+    assert clients.options("desk", "here", {"heartbeat_s": 1.0})["heartbeat_s"] == 1.0
+    with pytest.raises(TypeError, match=r"client\(\) has no argument 'grp': did you mean 'group'"):
+        clients.options("desk", None, {"grp": "here"})
+    with pytest.raises(TypeError, match=r"no argument 'zzz': it takes servers, group, .*heartbeat"):
+        clients.options("desk", "here", {"zzz": 1})
+    clients.close()
