@@ -12,6 +12,7 @@ of processor time, which `raylay --help` and `raylay publish` should not.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from typing import Annotated, Any
@@ -296,6 +297,8 @@ app = typer.Typer(
 def main() -> None:
     """The entry point: what went wrong is one line and exit code 1. A traceback is a mistake of
     ours, and nothing else."""
+    # Its warnings advise programs. What a command's user can act on, ConnectionLog prints.
+    logging.getLogger("raylay.client").setLevel(logging.ERROR)
     try:
         try:
             app()

@@ -23,6 +23,7 @@ from raylay.services.commands.publish import (
 from raylay.services.commands.shared.client_names import client_name
 from raylay.services.commands.shared.connection_log import ConnectionLog
 from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.message_output import MessageOutput
 from raylay.services.commands.shared.options import (
     FabricOption,
     GroupByOption,
@@ -32,7 +33,7 @@ from raylay.services.commands.shared.options import (
     running,
     servers_meant,
 )
-from raylay.services.commands.shared.printing import echo, echo_json, print_message
+from raylay.services.commands.shared.printing import echo, echo_json
 from raylay.services.errors import (
     CommandFailed,
     ConfigurationError,
@@ -532,24 +533,22 @@ async def _subscribe(
     from raylay.services.client import Client
 
     left = count
+    output = MessageOutput(as_json, focused)
     async with Client(**options, on_event=ConnectionLog()) as client:
         begin = client.sow_and_subscribe if sow else client.subscribe
         subscription = await begin(topic, **wanted)
         async for batch in subscription.batches():
-            taken = min(left, batch.count) if count else batch.count
-            for message in islice(batch, taken):
-                print_message(message, as_json, focused)
-            sys.stdout.flush()
+            shown = [*islice(batch, left)] if count else [*batch]
+            await output.write(shown)
             if batch.queue and acknowledges:
-                printed = [*islice(batch, taken)]
                 client.acknowledge(
                     batch.queue,
-                    [each.bookmark for each in printed],
-                    message_type=printed[0].message_type,
+                    [each.bookmark for each in shown],
+                    message_type=shown[0].message_type,
                 )
-            left -= taken
+            left -= len(shown)
             if count and not left:
-                subscription.count_handed_out(taken)
+                subscription.count_handed_out(len(shown))
                 return
 
 
@@ -584,14 +583,14 @@ async def _consume(
     """
     from raylay.services.client import Client
 
+    output = MessageOutput(as_json)
     async with Client(**options, on_event=ConnectionLog()) as client:
         how: AckMode = "auto" if ack == "auto" else "manual"
         async with client.queue(queue, filter=content, backlog=backlog, ack=how) as work:
             left = count
             async for message in work:
-                print_message(message, as_json, False)
                 # Before it is acknowledged: whoever reads the lines has it.
-                sys.stdout.flush()
+                await output.write([message])
                 left -= 1
                 if not left:
                     return

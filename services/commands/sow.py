@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from raylay.services.commands.publish import INTERRUPTED
 from raylay.services.commands.shared.connection_log import ConnectionLog
 from raylay.services.commands.shared.connection_options import offer
 from raylay.services.commands.shared.interrupts import run_async
+from raylay.services.commands.shared.message_output import MessageOutput
 from raylay.services.commands.shared.options import (
     FabricOption,
     GroupByOption,
@@ -21,7 +21,6 @@ from raylay.services.commands.shared.options import (
     ProjectOption,
     ServerOption,
 )
-from raylay.services.commands.shared.printing import print_message
 from raylay.services.commands.sow_diff import diff_command
 
 
@@ -79,11 +78,10 @@ async def _print_records(
 ) -> None:
     from raylay.services.client import Client
 
+    output = MessageOutput(as_json, focused=True)
     async with Client(**options, on_event=ConnectionLog()) as client:
         async for batch in client.sow(topic, **asked).batches():
-            for record in batch:
-                print_message(record, as_json, focused=True)
-            sys.stdout.flush()
+            await output.write(batch)
 
 
 class SowGroup(TyperGroup):

@@ -32,6 +32,7 @@ class ConnectionLog:
             ClockDiffers,
             Connected,
             Disconnected,
+            LoopBlocked,
             ServerRefused,
             WaitingForSafeInstance,
             WaitingForServer,
@@ -48,6 +49,14 @@ class ConnectionLog:
                 f"{event.instance}: set it, or messages published here expire at the wrong time "
                 "and may be refused",
                 "",
+            )
+            return
+        if isinstance(event, LoopBlocked):
+            self._count(
+                "this command stood still for longer than its heartbeat, as when it is suspended "
+                "or the host is overloaded: an instance takes it for dead, and gives messages of "
+                "queues to others",
+                f" ({event.blocked_s:.1f} s)",
             )
             return
         if isinstance(event, ServerRefused):

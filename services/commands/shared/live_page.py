@@ -78,11 +78,14 @@ def _shown(value: Any) -> str:
 
 
 async def show_page(subscription: Subscription, title: str, order_by: str) -> None:
-    """Shows the window until the subscription ends or the person does."""
+    """Shows the window until the subscription ends or the person does. A thread draws it, so that a
+    terminal that is halted does not halt the client."""
     rows = PageTable(order_by)
-    with Live(rows.table(title), console=Console(), refresh_per_second=REDRAWS_A_SECOND) as shown:
+    table = rows.table(title)
+    console = Console()
+    with Live(get_renderable=lambda: table, console=console, refresh_per_second=REDRAWS_A_SECOND):
         batch: MessageBatch
         async for batch in subscription.batches():
             for message in batch:
                 rows.take(message)
-            shown.update(rows.table(title))
+            table = rows.table(title)

@@ -191,35 +191,41 @@ def print_words(console: Console, text: str) -> None:
     console.print(plain(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def print_message(message: Message, as_json: bool, focused: bool = False) -> None:
-    """Prints a message to the standard output: its bytes as they are, or escaped on a terminal.
+def message_line(
+    message: Message, as_json: bool, focused: bool = False, *, is_terminal: bool
+) -> bytes:
+    """Returns the line of a message for the standard output: its bytes as they are, or escaped for
+    a terminal.
 
     Args:
-        as_json: whether to print an object, whose fields are the message's attributes in Python.
+        as_json: whether it is an object, whose fields are the message's attributes in Python.
         focused: whether the topic is a SOW topic; the object then has the kind of the row.
     """
     if as_json:
-        sys.stdout.write(f"{json_line(_object(message, focused))}\n")
-    elif message.kind == "oof":
-        # Its body is no record that is there: it must not look like one.
-        key = plain(message.key.decode("utf-8", "replace"))
-        sys.stdout.flush()
-        write_body(message.body, f"out of focus, {plain(message.reason)}: {key} ")
-    else:
-        write_body(message.body)
+        return _encoded(f"{json_line(_object(message, focused))}\n")
+    if message.kind != "oof":
+        return _body_line(message.body, is_terminal)
+    # Its body is no record that is there: it must not look like one.
+    key = plain(message.key.decode("utf-8", "replace"))
+    front = f"out of focus, {plain(message.reason)}: {key} "
+    return _body_line(message.body, is_terminal, front)
 
 
-def write_body(body: bytes, front: str = "") -> None:
+def write_body(body: bytes) -> None:
     """Writes a body as one line. A pipe or a file gets its exact bytes; on a terminal it is
-    escaped, because a terminal would execute control sequences.
+    escaped, because a terminal would execute control sequences."""
+    sys.stdout.buffer.write(_body_line(body, sys.stdout.isatty()))
 
-    Args:
-        front: text before the body.
-    """
-    if sys.stdout.isatty():
-        sys.stdout.write(f"{front}{plain(body.decode('utf-8', 'backslashreplace'))}\n")
-    else:
-        sys.stdout.buffer.write(front.encode() + body + b"\n")
+
+def _body_line(body: bytes, is_terminal: bool, front: str = "") -> bytes:
+    if is_terminal:
+        return _encoded(f"{front}{plain(body.decode('utf-8', 'backslashreplace'))}\n")
+    return front.encode() + body + b"\n"
+
+
+def _encoded(text: str) -> bytes:
+    """Returns a text as the standard output writes it."""
+    return text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict")
 
 
 def _object(message: Message, focused: bool) -> dict[str, Any]:

@@ -84,31 +84,31 @@ def test_lines_texts_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_message_on_a_terminal_is_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     oof = message(kind="oof", reason="deleted", key=b"k\nforged")
+    monkeypatch.setattr(sys, "stdout", Terminal(terminal=True))
     for each in (message(), oof, message(body=b"\xff\x9b")):
         for as_json in (False, True):
-            monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=True))
-            printing.print_message(each, as_json, True)
-            text = made.written.decode()
+            text = printing.message_line(each, as_json, True, is_terminal=True).decode()
             assert text.endswith("\n") and text[:-1].isprintable()
 
 
-def test_json_has_everything_that_a_message_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_everything_that_a_message_has() -> None:
     attributes = {
         "topic": "orders/failed", "message_type": "json", "bookmark": "7|2|", "publisher": 7,
         "sequence": 2, "key": "k", "correlation": '{"queue": "work"}', "origin_time_us": 3,
         "timestamp_us": 4, "traceparent": "00-1-2-01", "body": "{}",
     }  # fmt: skip
     raw = {name: attributes[name].encode() for name in ("key", "correlation", "body")}
-    monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=False))
-    printing.print_message(message(**attributes | raw, is_sampled=True), True)
-    assert json.loads(made.written) == attributes
+    found = message(**attributes | raw, is_sampled=True)
+    assert json.loads(printing.message_line(found, True, is_terminal=False)) == attributes
 
 
-def test_a_message_in_a_pipe_has_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", made := Terminal(terminal=False))
-    printing.print_message(message(body=b"\xff\x1b"), False)
-    printing.print_message(message(kind="oof", reason="deleted", key=b"k\x1b", body=b"b"), False)
-    assert made.written == b"\xff\x1b\nout of focus, deleted: k\\x1b b\n"
+def test_a_message_in_a_pipe_has_its_bytes() -> None:
+    each = message(body=b"\xff\x1b")
+    assert printing.message_line(each, False, is_terminal=False) == b"\xff\x1b\n"
+    oof = message(kind="oof", reason="deleted", key=b"k\x1b", body=b"b")
+    assert printing.message_line(oof, False, is_terminal=False) == (
+        b"out of focus, deleted: k\\x1b b\n"
+    )
 
 
 def test_the_error_that_ends_a_command_is_no_command(
