@@ -18,6 +18,7 @@ BLAKE2b of the subscription id (16 bytes) and the publisher (8 bytes big-endian)
 from __future__ import annotations
 
 import builtins
+import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -26,9 +27,15 @@ from typing import Generic, Protocol, TypeVar
 
 import lmdb
 
-from raylay.services.errors import CorruptRecord, PublishStoreFull, RemoteProtocolError
+from raylay.services.errors import (
+    CorruptRecord,
+    PublishStoreFull,
+    RemoteProtocolError,
+    StorageLocked,
+)
 from raylay.services.messages.digests import SUBSCRIPTION, digest
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.storage.files import holders_of, try_exclusive
 from raylay.storage.state import VERSION_KEY, StoreFile, explained
 
 MESSAGES_MAX_DEFAULT = 1_000_000
@@ -39,6 +46,38 @@ _ENTRY = struct.Struct("<QI")
 _META = struct.Struct("<QQ")
 _META_KEY = b"\0meta"
 _WORDS_KEY = b"\0words"
+
+
+class ClientFile(StoreFile):
+    """The environment of a client's store, which one store uses at a time. Two would give the same
+    sequences to different messages, and drop what is not theirs.
+
+    Raises:
+        StorageLocked: a store of another process uses the file.
+        StorageError: the file cannot be opened, or a store of this process uses it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._owned = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if not try_exclusive(self._owned):
+                os.close(self._owned)
+                by = ", ".join(map(str, holders_of(path)))
+                raise StorageLocked(
+                    f"{path} is in use by another client{f' (pid {by})' if by else ''}: give each "
+                    "client a store of its own",
+                    str(path),
+                )
+        except BaseException:
+            super().close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        if self._owned >= 0:
+            os.close(self._owned)
+            self._owned = -1
 
 
 # -- publish stores ------------------------------------------------------------------------------
@@ -222,7 +261,7 @@ class LmdbPublishStore(_EntryCounts[int]):
         self._surplus: list[int] = []
         """The first sequences of batches that are wholly acknowledged but still on disk."""
         self._meta_changed = False
-        self._file = StoreFile(self._path)
+        self._file = ClientFile(self._path)
         try:
             self._load()
         except BaseException:
@@ -257,7 +296,9 @@ class LmdbPublishStore(_EntryCounts[int]):
         except lmdb.Error as error:
             raise explained(error, self._path) from error
         except (struct.error, RemoteProtocolError) as error:
-            raise CorruptRecord(f"{self._path} is damaged: {error}", str(self._path)) from None
+            raise CorruptRecord(
+                f"{self._path} is damaged, or is no publish store: {error}", str(self._path)
+            ) from None
 
     def put(self, sequence: int, record: bytes) -> None:
         length = len(record)
@@ -485,7 +526,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self._path = Path(path)
-        self._file = StoreFile(self._path)
+        self._file = ClientFile(self._path)
         self._changed: set[tuple[str, int]] = set()
         self._discarded: set[str] = set()
 

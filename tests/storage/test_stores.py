@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.breaking_disk import meta_page_not_writable
 
-from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageError, StorageFull
+from raylay.services.errors import (
+    CorruptRecord,
+    PublishStoreFull,
+    StorageError,
+    StorageFull,
+    StorageLocked,
+)
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import StateStore
 from raylay.storage.state import LmdbStateStore, MemoryStateStore
@@ -268,3 +276,31 @@ def test_client_stores_come_back_as_well(tmp_path: Path) -> None:
         bookmarks.flush()
     bookmarks.flush()
     bookmarks.close()
+
+
+HOLDS = """
+import sys
+from raylay.storage import stores
+store = getattr(stores, sys.argv[1])(sys.argv[2])
+print("holds it", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", [LmdbPublishStore, LmdbBookmarkStore])
+def test_one_client_uses_a_file_at_a_time(
+    kind: type[LmdbPublishStore | LmdbBookmarkStore], tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    command = [sys.executable, "-c", HOLDS, kind.__name__, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        assert it.stdout is not None and it.stdout.readline() == "holds it\n"
+        with pytest.raises(StorageLocked, match=rf"in use by another client \(pid {it.pid}\): giv"):
+            kind(path)
+        it.kill()
+    store = kind(path)
+    with pytest.raises(StorageError, match="already open in this process"):
+        kind(path)
+    store.close()
+    store.close()
+    kind(path).close()
