@@ -24,6 +24,7 @@ from raylay.services.admin.fabric_view import (
     LinkView,
     known_sum,
     last_answer,
+    queue_at,
     queue_depth,
     since_words,
     worst,
@@ -579,9 +580,7 @@ def _queues(view: FabricView) -> Iterator[Problem]:
         known = [
             (name, queue)
             for name in configured.instances
-            if (each := view.instances.get(name)) is not None and each.known is not None
-            for queue in each.known.queues
-            if queue.name == configured.name
+            if (queue := queue_at(view, name, configured)) is not None
         ]
         href = f"#/queue/{step(configured.name)}"
         failing = [(name, queue) for name, queue in known if queue.why]

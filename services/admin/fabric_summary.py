@@ -382,8 +382,8 @@ class Summarizer:
                 for each in [*snapshot.get("upstreams", ())][:LINKS_MAX]
             ),
             queues=tuple(
-                self._queue(name, each, steady_us)
-                for name, each in [*snapshot.get("queues", {}).items()][:QUEUES_MAX]
+                self._queue(stored_as, each, steady_us)
+                for stored_as, each in [*snapshot.get("queues", {}).items()][:QUEUES_MAX]
             ),
             topics=tuple(self._topics(snapshot)),
             views=tuple(self._views(snapshot, steady_us)),
@@ -453,11 +453,11 @@ class Summarizer:
             seconds_left=left,
         )
 
-    def _queue(self, name: str, told: Mapping[str, Any], steady_us: int) -> QueueSummary:
+    def _queue(self, stored_as: str, told: Mapping[str, Any], steady_us: int) -> QueueSummary:
         depth, lease_us = told.get("queue_depth"), told.get("age_of_oldest_lease_us")
-        self._trends.note(("queue", name), steady_us, depth)
+        self._trends.note(("queue", stored_as), steady_us, depth)
         return QueueSummary(
-            _cut(name),
+            _cut(told["topic"]),
             message_type=_cut(told.get("message_type")),
             why=_cut(told.get("why")),
             depth=depth,
@@ -468,7 +468,7 @@ class Summarizer:
             moved_in=told.get("transferred_in"),
             moved_out=told.get("transferred_out"),
             consumers=told.get("subscriptions"),
-            trend=self._trends.of(("queue", name), MESSAGES_FLOOR).trend,
+            trend=self._trends.of(("queue", stored_as), MESSAGES_FLOOR).trend,
         )
 
     def _slow(self, snapshot: Mapping[str, Any]) -> list[SlowClient] | None:

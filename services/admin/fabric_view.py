@@ -631,7 +631,7 @@ def _queues(view: FabricView) -> list[dict[str, Any]]:
     messages, so that of their depths the largest counts."""
     found: list[dict[str, Any]] = []
     for configured in view.topology.queues:
-        told = {name: _queue_at(view, name, configured.name) for name in configured.instances}
+        told = {name: queue_at(view, name, configured) for name in configured.instances}
         known = [each for each in told.values() if each is not None]
         leases = [each.oldest_lease_s for each in known if each.oldest_lease_s is not None]
         trends: list[Trend | None] = [each.trend for each in known if each.depth is not None]
@@ -669,11 +669,15 @@ def queue_depth(known: Iterable[QueueSummary], *, shared: bool) -> int | None:
     return max(depths) if shared else sum(depths)
 
 
-def _queue_at(view: FabricView, instance: str, queue: str) -> QueueSummary | None:
+def queue_at(view: FabricView, instance: str, queue: ConfiguredQueue) -> QueueSummary | None:
+    """Returns a queue as an instance tells it; None: the instance does not."""
     found = view.instances.get(instance)
     if found is None or found.known is None:
         return None
-    return next((each for each in found.known.queues if each.name == queue), None)
+    named = queue.name, queue.message_type
+    return next(
+        (each for each in found.known.queues if (each.name, each.message_type) == named), None
+    )
 
 
 def _queue_level(known: list[QueueSummary], instances: int) -> Level:

@@ -12,6 +12,7 @@ nobody else could deliver it.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -241,8 +242,8 @@ def _too_few(
 
 
 def queues_owned(settings: FabricSettings, name: str, status: Mapping[str, Any]) -> list[str]:
-    """Returns the shared queues that have messages which an instance owns, with their number, a
-    phrase each: only the owner of a message delivers it."""
+    """Returns the shared queues that have messages which an instance owns, with their number and
+    what to do, a phrase each: only the owner of a message delivers it."""
     told = status.get("queues", {})
     found = []
     for queue in settings.queues_of(settings.instance(name)):
@@ -254,5 +255,10 @@ def queues_owned(settings: FabricSettings, name: str, status: Mapping[str, Any])
             found.append(f"queue {queue.name} does not tell how many messages it has")
         elif owned := sum(int(figures.get(key) or 0) for key in keys):
             plural = "" if owned == 1 else "s"
-            found.append(f"queue {queue.name} has {owned:,} message{plural} that {name} owns")
+            typed = "" if queue.message_type == "json" else f" --type {queue.message_type}"
+            found.append(
+                f"queue {queue.name} has {owned:,} message{plural} that {name} owns: consumers at "
+                f"any instance take them over, and `raylay queue expire {shlex.quote(queue.name)} "
+                f'--filter "1=1"{typed}` drops them'
+            )
     return found

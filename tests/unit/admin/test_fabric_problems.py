@@ -209,7 +209,7 @@ def test_a_head_that_is_away_is_told_with_the_time() -> None:
 
 
 def queue(**more: Any) -> QueueSummary:
-    return QueueSummary("work", **{"depth": 7, "consumers": 0, **more})
+    return QueueSummary("work", "json", **{"depth": 7, "consumers": 0, **more})
 
 
 def test_a_queue_that_nobody_consumes_is_named() -> None:

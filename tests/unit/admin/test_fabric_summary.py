@@ -40,8 +40,9 @@ SNAPSHOT: dict[str, Any] = {
     "destinations": {"south": DESTINATION},
     "upstreams": [{"name": "south-1", "group": "South", "incarnation": "1"}],
     "queues": {
-        "work": {
-            "message_type": "json", "why": "", "queue_depth": 12, "available_here": 3, "leases": 2,
+        "json/work": {
+            "topic": "work", "message_type": "json", "why": "", "queue_depth": 12,
+            "available_here": 3, "leases": 2,
             "age_of_oldest_lease_us": 1_500_000, "expired_leases": 1, "transferred_in": 4,
             "transferred_out": 5, "subscriptions": 1,
         }
@@ -92,6 +93,7 @@ def test_an_instance_is_summed_up_and_read_as_it_was_written() -> None:
     (link,) = found.links
     assert (link.connected_to, link.rate_per_sec, link.unacked) == ("south-1", 25.0, 5)
     (queue,) = found.queues
+    assert (queue.name, queue.message_type) == ("work", "json")
     assert (queue.depth, queue.oldest_lease_s, queue.moved_out) == (12, 1.5, 5)
     assert [(each.client, each.offline, each.bytes) for each in found.slow] == [
         ("late", False, 5), ("slow", True, 3)
@@ -211,8 +213,8 @@ def test_a_link_that_catches_up_says_how_long_it_will_take() -> None:
 def test_the_trend_of_a_queue_is_that_of_its_depth() -> None:
     at = Summarizer()
     for second in range(20):
-        queue = {**SNAPSHOT["queues"]["work"], "queue_depth": second * 100}
-        found = take(at, second, queues={"work": queue})
+        queue = {**SNAPSHOT["queues"]["json/work"], "queue_depth": second * 100}
+        found = take(at, second, queues={"json/work": queue})
     assert found.queues[0].trend == "growing"
 
 

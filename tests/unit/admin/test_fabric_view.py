@@ -273,7 +273,11 @@ def test_the_depth_of_a_shared_queue_is_what_one_knows(shared: bool, depth: int)
                 summary(
                     made,
                     name,
-                    queues=(QueueSummary("work", depth=count, owned=3, consumers=0, trend=trend),),
+                    queues=(
+                        QueueSummary(
+                            "work", "json", depth=count, owned=3, consumers=0, trend=trend
+                        ),
+                    ),
                 )
             )
             for name, count, trend in (("R0-0", 5, "steady"), ("R0-1", 7, "shrinking"))
@@ -374,7 +378,7 @@ def big(links: dict[str, Any] | None = None) -> tuple[Any, dict[str, PeerAnswer]
                 each.name,
                 changed,
                 topics=tuple(TopicSummary(f"topic-{at}", "json") for at in range(20)),
-                queues=(QueueSummary("work", depth=1, consumers=1),),
+                queues=(QueueSummary("work", "json", depth=1, consumers=1),),
             )
         )
         for each in made.instances

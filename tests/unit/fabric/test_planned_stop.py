@@ -189,7 +189,8 @@ def test_who_owns_messages_of_a_shared_queue_delivers_them_alone() -> None:
     keys = {each.name: each.stored_as for each in settings.queues_of(settings.instances[0])}
     found = {"queues": {each: told for each in keys.values()}}
     assert queues_owned(settings, "London-1", found) == [
-        "queue work has 3 messages that London-1 owns"
+        "queue work has 3 messages that London-1 owns: consumers at any instance take them over, "
+        'and `raylay queue expire work --filter "1=1"` drops them'
     ]
     found["queues"][keys["work"]] = {"available_here": 0, "backlog": 0, "queue_depth": 9}
     assert queues_owned(settings, "London-1", found) == []

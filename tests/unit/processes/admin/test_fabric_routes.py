@@ -363,7 +363,7 @@ def test_an_instance_without_a_fabric_shows_itself(tmp_path: Path) -> None:
     async def act(fabric: AdminFabric) -> None:
         fabric.instances["lone"].changed = {
             "queues": {
-                "work": {
+                "json/work": {
                     "queue_depth": 5, "message_type": "json", "topic": "work", "delivered": 0,
                     "subscriptions": 1,
                 }
@@ -373,7 +373,7 @@ def test_an_instance_without_a_fabric_shows_itself(tmp_path: Path) -> None:
         found = await fabric.until(lambda found: bool(found["queues"]))
         assert [each["name"] for each in found["instances"]] == ["lone"]
         assert found["links"][0]["to"] == ["elsewhere"]
-        assert found["queues"][0]["depth"] == 5
+        assert (found["queues"][0]["name"], found["queues"][0]["depth"]) == ("work", 5)
         assert (await fabric.get("/raylay/check.json"))[1]["checked_us"] is None
 
     visit(tmp_path, act, "lone", writes=False)
