@@ -49,7 +49,7 @@ def open_store(path: Path, map_bytes: int = MAP_BYTES) -> Any:
         # Also for an existing file: the process that made it may have been killed before it synced
         # the directory.
         sync_directory(path.parent)
-        file = _open(path, map_bytes)
+        file = _open_existing(path, map_bytes)
         try:
             check_whole(file, path)
             file.reader_check()  # killed readers may hold every slot
@@ -89,6 +89,18 @@ def check_version(transaction: Any, path: Path) -> bool:
 def _open(path: Path, map_bytes: int) -> Any:
     allocate_lock_table(path, LOCK_TABLE_BYTES)
     return lmdb.open(str(path), subdir=False, map_size=map_bytes, max_dbs=0, mode=PRIVATE_FILE_MODE)
+
+
+def _open_existing(path: Path, map_bytes: int) -> Any:
+    """Opens a file. Leaves nothing beside one that is none of LMDB's."""
+    table = Path(f"{path}-lock")
+    had_table = table.exists()
+    try:
+        return _open(path, map_bytes)
+    except lmdb.InvalidError:
+        if not had_table:
+            table.unlink(missing_ok=True)
+        raise
 
 
 def _make_store(path: Path, map_bytes: int) -> None:

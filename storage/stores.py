@@ -18,10 +18,10 @@ BLAKE2b of the subscription id (16 bytes) and the publisher (8 bytes big-endian)
 from __future__ import annotations
 
 import builtins
-import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -31,6 +31,7 @@ from raylay.services.errors import (
     CorruptRecord,
     PublishStoreFull,
     RemoteProtocolError,
+    StorageError,
     StorageLocked,
 )
 from raylay.services.messages.digests import SUBSCRIPTION, digest
@@ -40,6 +41,11 @@ from raylay.storage.state import VERSION_KEY, StoreFile, explained
 
 MESSAGES_MAX_DEFAULT = 1_000_000
 BYTES_MAX_DEFAULT = 1024 * 1024 * 1024
+
+BOOKMARK_KEY_BYTES = 24
+"""Size, in bytes, of a bookmark store's keys: subscription and publisher."""
+KEYS_LOOKED_AT = 8
+"""Number of keys from which a bookmark store's file is told from another's."""
 
 _KEY = struct.Struct(">Q")
 _ENTRY = struct.Struct("<QI")
@@ -60,9 +66,10 @@ class ClientFile(StoreFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            self._owned = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if not try_exclusive(self._owned):
-                os.close(self._owned)
+            # An object that ends the lock when it is collected with a store that nobody closed.
+            self._owned = path.open("rb")
+            if not try_exclusive(self._owned.fileno()):
+                self._owned.close()
                 by = ", ".join(map(str, holders_of(path)))
                 raise StorageLocked(
                     f"{path} is in use by another client{f' (pid {by})' if by else ''}: give each "
@@ -75,9 +82,14 @@ class ClientFile(StoreFile):
 
     def close(self) -> None:
         super().close()
-        if self._owned >= 0:
-            os.close(self._owned)
-            self._owned = -1
+        self._owned.close()
+
+
+def _other_store(path: Path, wanted: str) -> StorageError:
+    return StorageError(
+        f"{path} is another store of Raylay's and no {wanted}: give each store a file of its own",
+        str(path),
+    )
 
 
 # -- publish stores ------------------------------------------------------------------------------
@@ -280,6 +292,8 @@ class LmdbPublishStore(_EntryCounts[int]):
                     for key, value in cursor.iternext():
                         if key in (VERSION_KEY, _META_KEY, _WORDS_KEY):
                             continue
+                        if len(key) != _KEY.size:
+                            raise _other_store(self._path, "publish store")
                         first = last = _KEY.unpack(key)[0]
                         alive = False
                         for sequence, record in _unpack(value):
@@ -527,8 +541,23 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         super().__init__()
         self._path = Path(path)
         self._file = ClientFile(self._path)
+        try:
+            self._refuse_other()
+        except BaseException:
+            self._file.close()
+            raise
         self._changed: set[tuple[str, int]] = set()
         self._discarded: set[str] = set()
+
+    def _refuse_other(self) -> None:
+        """Refuses the file of another store, as far as its first keys show that."""
+        try:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
+                keys = islice(cursor.iternext(values=False), KEYS_LOOKED_AT)
+                if any(key != VERSION_KEY and len(key) != BOOKMARK_KEY_BYTES for key in keys):
+                    raise _other_store(self._path, "bookmark store")
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
 
     def _of(self, subscription: str) -> PublisherRanges:
         have = self._have.get(subscription)

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         RaylayError,
         SequenceConflict,
         StorageError,
+        StorageLocked,
     )
     from raylay.services.fabric import (
         Action,
@@ -250,6 +251,7 @@ __all__ = [
     "PublishStoreFull",
     "SequenceConflict",
     "StorageError",
+    "StorageLocked",
 ]
 
 _MODULES = {
@@ -311,6 +313,7 @@ _MODULES = {
         "PublishStoreFull",
         "SequenceConflict",
         "StorageError",
+        "StorageLocked",
     ),
 }
 """The names of each module of `raylay.services`; all others are of `client`."""

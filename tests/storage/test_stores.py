@@ -304,3 +304,46 @@ def test_one_client_uses_a_file_at_a_time(
     store.close()
     store.close()
     kind(path).close()
+
+
+def test_a_store_that_nobody_closed_gives_its_file_back(tmp_path: Path) -> None:
+    unclosed = LmdbPublishStore(tmp_path / "p")
+    unclosed.put(1, b"x")
+    unclosed.flush()
+    del unclosed
+    again = LmdbPublishStore(tmp_path / "p")
+    assert again.messages == 1
+    again.close()
+
+
+def test_a_store_of_another_kind_is_refused_and_unchanged(tmp_path: Path) -> None:
+    bookmarks, publishes, state = (tmp_path / name for name in ("b", "p", "s"))
+    kept = LmdbBookmarkStore(bookmarks)
+    kept.seen("s", 1, 1, 5)
+    kept.close()
+    written = LmdbPublishStore(publishes)
+    written.put(1, b"x")
+    written.close()
+    other = LmdbStateStore(state)
+    other.put({"epoch/a": b"1"})
+    other.close()
+    for path, kind in ((bookmarks, LmdbPublishStore), (state, LmdbPublishStore)):
+        with pytest.raises(StorageError, match="is another store of Raylay's and no publish store"):
+            kind(path)
+    for path in (publishes, state):
+        with pytest.raises(StorageError, match="another store of Raylay's and no bookmark store"):
+            LmdbBookmarkStore(path)
+    assert LmdbPublishStore(publishes).messages == 1
+    again = LmdbBookmarkStore(bookmarks)
+    again.seen("s", 1, 6, 6)
+    again.close()
+    assert LmdbBookmarkStore(bookmarks).load("s").sets[1] == SequenceSet([(1, 6)])
+
+
+def test_nothing_is_left_beside_a_file_that_is_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "letter"
+    path.write_bytes(b"Dear Sir, " * 1_000)
+    for kind in (LmdbPublishStore, LmdbBookmarkStore, LmdbStateStore):
+        with pytest.raises(StorageError, match="letter cannot be used"):
+            kind(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["letter"]
