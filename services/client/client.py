@@ -75,7 +75,7 @@ class Client:
         failover: `safe` (default): the client uses only the instance that it used last, and
             instances that the last report of every instance it has heard calls safe; `any`: it uses
             any instance.
-        publish_store: keeps publishes until they are durable; by default in memory.
+        publish_store: keeps the client's publishes until they are durable; default: in memory.
         bookmark_store: remembers which messages bookmark subscriptions have received; by default in
             memory, as long as this client lives.
         tls: TLS options: a TlsConfig, or a mapping of its values (`ca_file`, `certificate`,

@@ -4,6 +4,8 @@ durable."""
 from __future__ import annotations
 
 import asyncio
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 from raylay.services.client.events import StartRequested
 from raylay.services.client.machine import ClientState
@@ -27,6 +29,9 @@ class ClientLifecycle:
     Owner: the client's event loop.
     """
 
+    _users: ClassVar[WeakValueDictionary[int, ClientRuntime]] = WeakValueDictionary()
+    """The last client that has a publish store, by the identity of the store, which it holds."""
+
     def __init__(
         self,
         runtime: ClientRuntime,
@@ -46,6 +51,7 @@ class ClientLifecycle:
         runtime = self._runtime
         if runtime.loop is not None:
             raise LocalProtocolError(f"client {runtime.name} was started before: make a new one")
+        self._claim_store()
         runtime.loop = asyncio.get_running_loop()
         runtime.connected = runtime.loop.create_future()
         runtime.step(StartRequested())
@@ -61,6 +67,18 @@ class ClientLifecycle:
         except BaseException:
             await self._shut_down()
             raise
+
+    def _claim_store(self) -> None:
+        """Refuses a publish store that a client has which is not closed: two would give the same
+        sequences to different messages."""
+        runtime = self._runtime
+        other = self._users.get(id(runtime.store))
+        if other is not None and other.machine.state is not ClientState.ENDED:
+            raise LocalProtocolError(
+                f"client {runtime.name}: client {other.name} uses its publish store: give each "
+                "client a store of its own, or close that one first"
+            )
+        self._users[id(runtime.store)] = runtime
 
     async def close(self, flush: bool, timeout_s: float) -> None:
         """Ends the client, with the arguments and errors of `Client.close`."""

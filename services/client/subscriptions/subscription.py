@@ -9,6 +9,7 @@ from typing import Any, Generic
 
 from raylay.services.client.arguments import sow_keys
 from raylay.services.client.body_decoder import BodyDecoder, Value
+from raylay.services.client.keywords import shown_value
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.subscriptions.subscription_state import SubscriptionState
 from raylay.services.errors import LocalProtocolError, RaylayError
@@ -17,6 +18,17 @@ from raylay.services.protocol.frames import Header
 
 MESSAGE_OVERHEAD_BYTES = 256
 """Bytes that a queued batch counts for in addition to its payload, for the queue's limit."""
+
+
+def check_message(value: object) -> None:
+    """Refuses a value that is no message of a subscription.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, Message):
+        found = f"{shown_value(value)}, of type {type(value).__name__}"
+        raise TypeError(f"discard(): message is {found}: give a message of the subscription")
 
 
 class Subscription(Generic[Value]):
@@ -273,6 +285,7 @@ class Subscription(Generic[Value]):
     def discard(self, message: Message) -> None:
         """Counts one message as received. Needed only with `explicit_discard` and a bookmark
         store."""
+        check_message(message)
         self._resumption.taken([(message.publisher, message.sequence, message.sequence)])
         if self._bookmarks_changed is not None:
             self._bookmarks_changed()
@@ -381,6 +394,7 @@ class Merged:
 
     def discard(self, message: Message) -> None:
         """Counts one message as received (`explicit_discard`)."""
+        check_message(message)
         for subscription in self._subscriptions:
             if subscription.id == message.subscription_id:
                 subscription.discard(message)

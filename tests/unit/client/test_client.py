@@ -716,6 +716,19 @@ def test_a_store_of_another_client_is_refused() -> None:
     Client("other", ["x:1"], publish_store=store)
 
 
+@run
+async def test_a_store_is_of_one_client_until_it_is_closed() -> None:
+    server = await FakeServer().start()
+    store = MemoryPublishStore()
+    async with client_of(server, publish_store=store):
+        other = Client("other", [server.address], publish_store=store)
+        with pytest.raises(LocalProtocolError, match="other: client desk uses its publish store"):
+            await other.connect()
+    async with client_of(server, publish_store=store) as again:
+        assert again.instance
+    await server.stop()
+
+
 # -- subscriptions -------------------------------------------------------------------------------
 @run
 async def test_what_arrives_is_told_before_anybody_takes_it() -> None:
@@ -1059,6 +1072,8 @@ async def test_explicit_discard() -> None:
         )
         server.session.deliver("s", records(7, [1, 2, 3]))
         await anext(subscription)
+        with pytest.raises(TypeError, match="message is 5, of type int: give a message"):
+            subscription.discard(5)  # type: ignore[arg-type]
         subscription.discard(await anext(subscription))
         await anext(subscription)
     assert store.load("s") == PublisherRanges({7: SequenceSet([(2, 2)])})
