@@ -448,7 +448,7 @@ class Client:
         """Subscribes to a topic, or to the topics that a regular expression matches.
 
         Args:
-            topic: name of a topic, or a regular expression.
+            topic: name of a topic, or a regular expression. Consume a queue with `queue` instead.
             message_type: only messages of this type are delivered; empty: any type.
             filter: only messages that pass this filter are delivered (docs/filters.md): `/price >
                 100`.

@@ -615,9 +615,15 @@ def await_process_end(pid: int, timeout_s: float) -> None:
         os.close(descriptor)
 
 
+UNREACHABLE = "its process cannot be reached at the moment, as while it is restarted: ask again"
+
+
 def first_line(error: BaseException) -> str:
     """Returns an error in one line. For an error inside an actor, that is its own text without
-    Ray's frame."""
+    Ray's frame; for an actor that cannot be reached it is none of Ray's."""
+    # By its name: this is also called where Ray is not loaded.
+    if any(each.__name__ == "ActorUnavailableError" for each in type(error).__mro__):
+        return UNREACHABLE
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, BaseException) else error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

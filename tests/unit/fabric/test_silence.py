@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray.exceptions
 
+from raylay.services.fabric.cluster.ray_access import first_line
 from raylay.services.fabric.silence import has_begun, silence
 
 RAYS_WORDS = "Get timed out: some object(s) not ready."
@@ -62,3 +64,12 @@ def test_an_instance_has_begun_once_its_process_opens_its_data(
     status: dict[str, Any], begun: bool
 ) -> None:
     assert has_begun(status) is begun
+
+
+def test_a_process_that_is_being_restarted_is_told_in_plain_words() -> None:
+    unreachable = ray.exceptions.ActorUnavailableError("The actor is restarting.", b"1" * 16)
+    assert "1" * 16 in str(unreachable) or "may or may not" in str(unreachable), "Ray's words"
+    assert first_line(unreachable) == (
+        "its process cannot be reached at the moment, as while it is restarted: ask again"
+    )
+    assert first_line(ValueError("one\ntwo")) == "one"
