@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -79,3 +80,35 @@ def test_the_page_is_shown_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     subscription: Any = Subscription()
     asyncio.run(show_page(subscription, "delays", "/average DESC"))
     assert "UA" in out.getvalue() and "AA" not in out.getvalue()
+
+
+def test_a_terminal_that_is_halted_does_not_halt_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> bool:
+        loop, drawing = asyncio.get_running_loop(), asyncio.Event()
+        goes_on = threading.Event()
+        was_waited_out = False
+
+        class Halted(io.StringIO):
+            def write(self, text: str) -> int:
+                nonlocal was_waited_out
+                if threading.current_thread() is not threading.main_thread():
+                    loop.call_soon_threadsafe(drawing.set)
+                    was_waited_out |= not goes_on.wait(10)
+                return super().write(text)
+
+        class Subscription:
+            async def batches(self) -> AsyncIterator[Any]:
+                yield ROWS[:2]
+                await drawing.wait()
+                yield ROWS[2:]
+                goes_on.set()
+
+        console = Console(file=Halted(), width=100, force_terminal=True)
+        monkeypatch.setattr(live_page, "Console", lambda: console)
+        subscription: Any = Subscription()
+        await show_page(subscription, "delays", "")
+        return was_waited_out
+
+    assert not asyncio.run(main())
