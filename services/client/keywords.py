@@ -45,8 +45,10 @@ def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
             of = kinds.get(argument)
             if of and not any(_is(value, each) for each in of):
                 wanted = " or ".join(KINDS[each][1] for each in of)
-                found = f"{shown_value(value)}, of type {type(value).__name__}"
-                raise TypeError(f"{shown}(): {argument} is {found}: give {wanted}")
+                raise TypeError(
+                    f"{shown}(): {argument} is {shown_value(value)}, "
+                    f"of type {type(value).__name__}: give {wanted}"
+                )
 
     if inspect.iscoroutinefunction(function):
 

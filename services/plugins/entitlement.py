@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -33,7 +32,6 @@ from raylay.services.security.permissions import (
     read_permissions,
 )
 
-_LOG = logging.getLogger("raylay.security")
 GROUP = "raylay.entitlement"
 ALL = "amps-default-entitlement-module"
 NONE = "amps-default-no-entitlement-module"
@@ -134,9 +132,6 @@ class FilePermissions:
             user: read_permissions(document, f"{self._path}: {user}")
             for user, document in given.items()
         }
-        for user, found in self._of_user.items():
-            for problem in found.dead_entries():
-                _LOG.warning("%s: %s: %s", self._path, user, problem)
 
     async def permissions(self, user: str, client_name: str, address: str) -> Permissions:
         await self.watched.look()

@@ -133,6 +133,7 @@ def has_ended(pid: int, within_s: float) -> bool:
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_workers_are_forked_and_live_on_without_the_process_that_they_are_forked_from(
     whole: Fabric,
 ) -> None:

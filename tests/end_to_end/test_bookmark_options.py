@@ -555,6 +555,7 @@ def test_the_examples_of_the_page_run(servers: Servers, tmp_path: Path) -> None:
     assert printed == [wanted, ["b'1' b'2'", "b'1' b'2'", "b'1'"]]
 
 
+@pytest.mark.slow
 def test_the_example_of_typed_bodies_runs_and_its_types_hold(
     servers: Servers, tmp_path: Path
 ) -> None:

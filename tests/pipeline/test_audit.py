@@ -201,6 +201,7 @@ def test_what_an_instance_published_before_it_lost_its_data(spark: Any, tmp_path
     assert not found.unknown_origin
 
 
+@pytest.mark.slow
 def test_a_peer_remembers_an_incarnation(spark: Any, tmp_path: Path) -> None:
     """Of a fabric of which one journal alone is read."""
     directory = write_fabric(tmp_path, NAMES[:2])

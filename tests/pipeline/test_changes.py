@@ -218,6 +218,7 @@ def test_a_journal_whose_beginning_was_removed(tmp_path: Path) -> None:
         [*reader.read(reader.partitions()[0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [False, True], ids=["behind", "of another configuration"])
 def test_a_snapshot_from_the_instances_store(tmp_path: Path, ahead: bool) -> None:
     """The journal no longer has its beginning: the records there are those that the instance
@@ -370,6 +371,7 @@ def test_a_stream_in_spark_of_a_running_instance(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "changes of a SOW topic")
 def test_the_example_of_the_page(spark: Any, tmp_path: Path) -> None:
     made = changing_log(5)

@@ -206,6 +206,7 @@ def test_each_message_once(tmp_path: Path, seed: int) -> None:
         assert messages(read(given)) == union(inside)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_conditions_choose_among_the_copies_that_are_read_without_them(
     tmp_path: Path, seed: int

@@ -48,6 +48,7 @@ def held(spark: Any, lake: Path) -> list[Any]:
     return [tuple(row) for row in read_lake(spark, lake).orderBy("txid").collect()]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "a lake that is compacted")
 def test_a_lake_that_is_compacted_and_expires(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from support.fake_server import FakeServer
 from unit.client.test_client import client_of, run
 from unit.telemetry.test_tracing import spans_in, tracing_to
 
+from raylay.services.client import Client
 from raylay.services.client.arguments import sample_every
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import RecordBuilder, publisher_id
@@ -137,5 +138,5 @@ def test_one_in_how_many_is_sampled(ratio: float, every: int) -> None:
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])
 def test_a_ratio_that_is_none(ratio: float) -> None:
-    with pytest.raises(ConfigurationError, match="give one of 0 to 1"):
-        sample_every(ratio)
+    with pytest.raises(ConfigurationError, match=r"sampling_ratio is .* from 0 to 1"):
+        Client("desk", ["host:1"], sampling_ratio=ratio)
