@@ -331,6 +331,9 @@ def test_a_variant_holds_any_value() -> None:
     assert [json.loads(text) for text in spelled] == [json.loads(text) for text in texts]
     assert "2.5" in spelled[0]
     assert parsed([b'{"a": null}'], {"a": VariantType()}) == ([{"a": None}], {})
+    beyond = [b'{"a": 1e400}', b'{"a": [{"b": -1e400}]}', b'{"a": 1%s}' % (b"0" * 400)]
+    found, refused = parsed(beyond, {"a": VariantType()})
+    assert found == [{"a": None}] * 3 and refused.keys() == {0, 1, 2}
 
 
 def test_a_type_that_no_body_has_is_an_error_at_once(tmp_path: Path) -> None:

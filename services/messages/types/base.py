@@ -386,6 +386,8 @@ def shown(value: object) -> str:
         value = value[: SHOWN_CHARACTERS_MAX + 1]
     elif isinstance(value, list | dict):
         return "an array" if isinstance(value, list) else "an object"
+    elif value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
 

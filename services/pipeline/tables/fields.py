@@ -358,5 +358,19 @@ def _bytes(value: Any, in_base64: bool) -> bytes | None:
 def _variant(value: Any) -> dict[str, bytes]:
     from pyspark.sql.variant_utils import VariantUtils
 
+    _check_range(value)
     made, metadata = VariantUtils.parse_json(json_of(value))
     return {"value": made, "metadata": metadata}
+
+
+def _check_range(value: Any) -> None:
+    """Raises ValueError or OverflowError where a variant would hold an infinity in place of a
+    number."""
+    number = value.text if isinstance(value, NumberText) else value
+    if isinstance(value, NumberText | int) and not math.isfinite(float(number)):
+        raise ValueError("a variant holds no such number")
+    if type(value) is dict:
+        value = list(value.values())
+    if type(value) is list:
+        for each in value:
+            _check_range(each)
