@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +97,26 @@ def test_one_refused_row_names_itself_and_the_way_out(stateful: Any, tmp_path: P
     assert (letter["body"], letter["topic"], letter["write"]) == (BAD, "board/told", "one")
     assert letter["reason"].startswith("bad_message: topic board/told: this is no message of")
     assert letter["source"] == str(staging) and letter["position"] == 2
+
+
+def test_a_write_without_a_job_is_settled_and_not_run_again(
+    stateful: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    options = WriteOptions.of({"servers": stateful.address, "topic": "board/alone"})
+    with pytest.raises(CommandFailed, match="run again it would publish them again") as refused:
+        save(options, bodies(1, 2, 3, bad=2))
+    (staging,) = tmp_path.glob("raylay-staging-*")
+    said = re.search(
+        r"`raylay pipeline publish (\S+) --server HOST:PORT --dead", str(refused.value)
+    )
+    assert said is not None and said[1] == str(staging)
+    letters = WriteOptions.of({"servers": stateful.address, "dead_letters": str(tmp_path / "dead")})
+    assert publish_pending(staging, letters) == 2
+    assert published(stateful, "board/alone") == bodies(1, 3) and not staging.exists()
+    with pytest.raises(ConfigurationError, match="no column topic"):
+        save(replace(options, topic=""), bodies(1))
+    assert not [*tmp_path.glob("raylay-staging-*")]
 
 
 def test_what_an_operator_settles(stateful: Any, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.publishing.staged_rows import COMMAND_NAMES, STAGED, StagedRows
 from raylay.services.pipeline.publishing.staging import (
     BATCH,
+    SAVE,
     STATE_FILE,
     StagedFile,
     StagingDirectory,
@@ -66,6 +67,8 @@ CONNECT_WAIT_S_DEFAULT = 30.0
 MESSAGE_TYPE_DEFAULT = "json"
 BODY_BYTES_MAX = 8 * 1024 * 1024
 STAGING_OF_CHECKPOINT = "raylay-staging"
+OWN_STAGING = "raylay-staging-"
+"""Prefix of a staging directory among the temporary ones, of a write that was given none."""
 TLS_FILES = ("ca_file", "certificate", "private_key")
 TOPICS_NAMED_MAX = 10
 """Topics that an error names."""
@@ -158,8 +161,8 @@ class WriteOptions:
             raise ConfigurationError(
                 "`batch` is the number of a micro-batch and cannot be combined with `job`"
             )
-        if made.job.startswith(BATCH):
-            raise ConfigurationError(f"a job's name cannot begin with {BATCH}")
+        if made.job.startswith((BATCH, SAVE)):
+            raise ConfigurationError(f"a job's name cannot begin with {BATCH} or {SAVE}")
         made.letters_target()
         return made
 
@@ -475,7 +478,11 @@ def publish_pending(directory: Path, options: WriteOptions, any_reason: bool = F
         any_reason=any_reason,
         publish_letters=lambda rows: publish_rows(options, rows),
     ) as staging:
-        return staging.finish(lambda rows: publish_rows(options, rows))
+        count = staging.finish(lambda rows: publish_rows(options, rows))
+    if directory.name.startswith(OWN_STAGING) and directory.parent == Path(tempfile.gettempdir()):
+        # It was made for one write, which is done.
+        shutil.rmtree(directory, ignore_errors=True)
+    return count
 
 
 def _client(
@@ -623,12 +630,13 @@ class WriteJob:
                 pending = staging.pending
                 # A refusal says itself what to do.
                 if pending is not None and not isinstance(error, CommandFailed):
+                    again = "" if key.startswith(SAVE) else "restart the query or job, or "
                     log.error(
-                        "%d rows are staged in %s and may not be published yet: restart the "
-                        "query or job, or publish exactly these rows with `raylay pipeline "
-                        "publish %s`",
+                        "%d rows are staged in %s and may not be published yet: %spublish exactly "
+                        "these rows with `raylay pipeline publish %s --server HOST:PORT`",
                         pending.rows,
                         self.directory,
+                        again,
                         self.directory,
                     )
                 raise
@@ -661,14 +669,14 @@ class BatchWriter(DataSourceArrowWriter):
             directory = staging_of(options)
         else:
             self._own = not options.staging
-            made = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
+            made = options.staging or tempfile.mkdtemp(prefix=OWN_STAGING)
             directory = Path(made).absolute()
-            self._name = options.job or f"save-{os.urandom(8).hex()}"
+            self._name = options.job or f"{SAVE}{os.urandom(8).hex()}"
         self.directory = directory
-        # Checked before anything is computed: a fabric that is down, or does not journal the topic.
-        topics = set(fixed_topics(options, schema))
-        self.job = WriteJob(options, schema, directory, topics)
         try:
+            # Before anything is computed: a fabric that is down, or does not journal the topic.
+            topics = set(fixed_topics(options, schema))
+            self.job = WriteJob(options, schema, directory, topics)
             check_target(options, topics)
         except BaseException:
             if self._own:

@@ -74,6 +74,9 @@ STATE_FILE = "state.json"
 LOCK_FILE = "lock"
 BATCH = "batch-"
 """Prefix of a micro-batch's key; its number follows."""
+SAVE = "save-"
+"""Prefix of the key of a write without a job, before a random text: run again it is another
+write."""
 LETTERS_SUFFIX = "-dead-letters"
 """Suffix of the publisher that publishes dead letters to a topic."""
 BODY_SHOWN_BYTES = 80
@@ -588,15 +591,23 @@ class StagingDirectory:
         worst = min(refused, key=lambda each: each.sequence)
         pending = rows.pending
         letter = next(rows.letters(str(self.directory), [worst]))
-        way_out = (
-            f"set the option dead_letters (a directory, or topic:NAME) and run again, which keeps "
-            f"refused rows there, or `raylay pipeline publish {self.directory} --dead-letters "
-            "DIRECTORY`; or let the topic take the row, and run again"
-        )
-        if self._dead_letters is not None:
+        publish = f"raylay pipeline publish {self.directory} --server HOST:PORT"
+        letters = f"`{publish} --dead-letters DIRECTORY`, which keeps refused rows there"
+        if pending.key.startswith(SAVE):
             way_out = (
-                "that is no fault of a row: mend it, and run again; or `raylay pipeline publish "
-                f"{self.directory} --dead-letters DIRECTORY`, which keeps these rows there"
+                "this write has no job, and run again it would publish them again: settle it with "
+                f"{letters}; or mend the reason, and `{publish}`"
+            )
+        elif self._dead_letters is not None:
+            way_out = (
+                "nothing is published twice: that is no fault of a row: mend it, and run again; or "
+                f"{letters}"
+            )
+        else:
+            way_out = (
+                "nothing is published twice: set the option dead_letters (a directory, or "
+                f"topic:NAME) and run again; or {letters}; or let the topic take the row, and run "
+                "again"
             )
         more = f"; so were {len(refused) - 1} more" if refused[1:] else ""
         raise CommandFailed(
@@ -605,7 +616,7 @@ class StagingDirectory:
             f"row {worst.sequence - pending.first_sequence + 1} of {pending.rows} of {pending.key} "
             f"on {letter.topic} was refused: {letter.reason}; its body: "
             f"{(letter.body or letter.key or b'')[:BODY_SHOWN_BYTES]!r}{more}; the other rows are "
-            f"published, and nothing is published twice: {way_out}",
+            f"published, and {way_out}",
         )
 
     def _keep_letters(self, pending: PendingWrite, rows: StagedRows) -> None:
