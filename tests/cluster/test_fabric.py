@@ -144,6 +144,7 @@ def recorded(stretches: Iterable[SequenceStretch]) -> PublishRecord:
     return record
 
 
+@pytest.mark.slow
 def test_attaching_from_another_process(whole: Fabric) -> None:
     script = (
         "import json\n"

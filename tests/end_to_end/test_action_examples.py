@@ -166,6 +166,7 @@ def test_an_instance_with_room_on_its_disk_stays(tmp_path: Path) -> None:
     serve("Shut down when the disk is full", tmp_path, work, *changes)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "Rotate Error/Event Log")
 def test_logs_are_rotated_and_compressed(tmp_path: Path) -> None:
     """Logs that are younger than 30 days are not removed."""

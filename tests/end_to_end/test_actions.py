@@ -305,6 +305,7 @@ def test_a_failing_step_ends_its_run_and_is_told(tmp_path: Path) -> None:
     run(tmp_path, config(fails), work)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Actions", "Query a SOW Topic")
 @pytest.mark.covers("Actions", "Publish a Message")
 def test_records_are_read_deleted_and_compacted(tmp_path: Path) -> None:

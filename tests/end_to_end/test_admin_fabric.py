@@ -67,6 +67,7 @@ async def until(
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Administration", "two real instances show one another, and one acts on")
 def test_an_interface_shows_the_fabric_and_acts_on_another_instance(tmp_path: Path) -> None:
     async def run() -> None:

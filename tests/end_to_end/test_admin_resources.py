@@ -121,6 +121,7 @@ def found_at(tree: Any, place: str) -> Any:
     return node
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Administration", "two real instances show one another, and one acts on")
 def test_every_documented_value_is_there_and_true(tmp_path: Path) -> None:
     made = config(

@@ -94,6 +94,7 @@ def filled(
     return a, client
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Resync and bootstrap", "bootstrap: the log of one source")
 def test_half_a_copy_is_begun_again_and_what_is_copied_is_the_log(
     servers: Servers, tmp_path: Path

@@ -71,6 +71,7 @@ def test_messages_wake_no_link_that_has_handed_over_its_connection(
     assert not first.events("link_disconnected"), first.log
 
 
+@pytest.mark.slow
 def test_a_link_that_has_handed_over_its_connection_is_killed(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_link_that_has_handed_over_its_connection_is_killed(
     assert second.journal() == [(publisher_id("publisher"), n) for n in range(1, total + 1)]
 
 
+@pytest.mark.slow
 def test_an_instance_at_either_end_of_a_direct_connection_is_killed(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -113,6 +113,7 @@ async def test_a_killed_subscriber_goes_on_with_nothing_lost(servers: Servers, p
     assert sorted({*seen, *again}) == list(range(1, 301))
 
 
+@pytest.mark.slow
 @run
 async def test_the_place_is_kept_over_a_failover_and_by_the_other_instance(
     servers: Servers, path: Path

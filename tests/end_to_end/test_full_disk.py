@@ -60,6 +60,7 @@ def fill(disk: Path) -> None:
     assert os.statvfs(disk).f_bavail == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["archive", "remove"])
 def test_a_full_disk_is_freed_beside_a_running_instance_that_has_read_all(
     servers: Servers, small_disk: Path, tmp_path: Path, command: str

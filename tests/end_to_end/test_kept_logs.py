@@ -157,6 +157,7 @@ def test_from_another_host_the_log_is_read_over_the_interface(shell: Shell) -> N
     assert len(last.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Logging", "events of an earlier life of an instance of another host")
 def test_from_another_host_events_of_an_earlier_life_are_read_over_the_interface(
     shell: Shell,
@@ -177,6 +178,7 @@ def test_from_another_host_events_of_an_earlier_life_are_read_over_the_interface
     assert names(shell.raylay(*there, "--since", second).stdout).count("started") == 1
 
 
+@pytest.mark.slow
 def test_lines_are_chosen_by_level_time_and_number(shell: Shell) -> None:
     shell.instance()
     until(lambda: is_logged(shell, "admin_interface_serves"))
@@ -199,6 +201,7 @@ def test_lines_are_chosen_by_level_time_and_number(shell: Shell) -> None:
     assert "no instance 'hear-1': did you mean here-1?" in wrong
 
 
+@pytest.mark.slow
 def test_a_follower_sees_new_lines_rotation_and_the_next_life_and_ends_quietly(
     shell: Shell,
 ) -> None:
@@ -235,6 +238,7 @@ def test_a_follower_sees_new_lines_rotation_and_the_next_life_and_ends_quietly(
     assert seen.count("planted") == 1
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_hides_nothing_and_is_told_when_the_next_life_goes_on(
     shell: Shell,
 ) -> None:
@@ -253,6 +257,7 @@ def test_a_torn_last_line_hides_nothing_and_is_told_when_the_next_life_goes_on(
     assert "1 line cannot be read: cut off where a process was killed" in after.stderr
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded(shell: Shell) -> None:
     program = """
 import sys

@@ -50,6 +50,7 @@ def held(server: Server) -> SequenceSet:
     return found
 
 
+@pytest.mark.slow
 def test_hundreds_of_lives_are_one_range_at_both_of_a_pair(
     servers: Servers, tmp_path: Path
 ) -> None:

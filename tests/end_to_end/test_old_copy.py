@@ -86,6 +86,7 @@ def test_a_copy_of_the_directory_takes_back_what_it_lacks_before_it_serves(
     assert a.status["incarnation"] == incarnation and a.status["ready"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Replication", "an old copy of a data directory begins anew and takes")
 def test_what_went_back_in_place_is_found_by_the_peer_and_begins_anew(
     servers: Servers, tmp_path: Path

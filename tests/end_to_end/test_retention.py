@@ -56,6 +56,7 @@ def wait_until_within_its_bound(server: Server) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", [True, False])
 def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, direct: bool) -> None:
     bounds = {

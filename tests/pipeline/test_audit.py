@@ -228,6 +228,7 @@ links:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "what the configuration does not bring is told")
 def test_what_the_configuration_does_not_bring(spark: Any, tmp_path: Path) -> None:
     """PassThrough and topics that are not replicated: told, and no fault."""

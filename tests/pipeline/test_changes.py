@@ -103,6 +103,7 @@ def test_changes_of_random_logs(tmp_path: Path, seed: int, lifetime_s: int) -> N
         )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "changes once, across restarts")
 @pytest.mark.parametrize("lifetime_s", [0, 10], ids=["for ever", "expiring"])
 @pytest.mark.parametrize("seed", range(2))

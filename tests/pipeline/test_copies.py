@@ -324,6 +324,7 @@ def parts_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -
     return messages(rows_of(reader.partitions(start, end), reader))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "one copy of each message")
 @pytest.mark.parametrize("on_corrupt", ["stop", "skip"])
 @pytest.mark.parametrize("seed", SEEDS)

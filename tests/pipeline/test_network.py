@@ -227,6 +227,7 @@ def test_an_instance_that_lacks_what_another_had_is_waited_for(instance: Running
     reader.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", ["killed", "stopped"])
 def test_a_reader_goes_on_at_another_instance(servers: Servers, tmp_path: Path, ended: str) -> None:
     first, second = pair(servers, tmp_path)
@@ -251,6 +252,7 @@ def test_a_reader_goes_on_at_another_instance(servers: Servers, tmp_path: Path, 
 
 
 # -- with Spark ------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_stream_of_spark_goes_on_after_a_restart(
     spark: Any, instance: RunningInstance, tmp_path: Path
 ) -> None:

@@ -129,6 +129,7 @@ def change(desk: SyncClient, topic: str, chance: random.Random, held: dict[str, 
     desk.flush()
 
 
+@pytest.mark.slow
 def test_a_stream_that_ends_anywhere_and_begins_again(
     kept: RunningInstance, desk: SyncClient, tmp_path: Path
 ) -> None:

@@ -230,6 +230,7 @@ def test_spark_pushes_filters_and_evaluates_them_again(spark: Any, mixed: Log) -
     assert expected
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "queries of one table do not change one another")
 def test_queries_of_one_table_do_not_change_one_another(spark: Any, mixed: Log) -> None:
     """Spark keeps the parts that it planned for one query with the table, for the next ones."""

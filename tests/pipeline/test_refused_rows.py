@@ -188,6 +188,7 @@ def test_dead_letters_can_be_mended_and_published(stateful: Any, tmp_path: Path)
     assert published(stateful, "board/mended") == bodies(2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Data pipeline", "dead letters of a read")
 def test_dead_letters_of_a_read_reach_a_topic_once(
     spark: Any, stateful: RunningInstance, tmp_path: Path

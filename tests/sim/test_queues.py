@@ -279,6 +279,7 @@ SEEDS_WITH_QUEUES = (7000083, 7000125, 7000221, 7000337, 7000364, 7000440)
 """Their queues are leased; the second, third and fifth have commits that fail between two jumps."""
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Replication", "a wall clock that is set both ways")
 def test_leases_and_ages_do_not_depend_on_a_clock_that_jumps_both_ways(
     monkeypatch: pytest.MonkeyPatch,

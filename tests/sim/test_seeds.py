@@ -68,6 +68,7 @@ def broken_seeds(monkeypatch: pytest.MonkeyPatch) -> int:
     return sum(bool(run.run_seed(seed).violations) for seed in FORGETFUL)
 
 
+@pytest.mark.slow
 def test_seeds_keep_the_laws_where_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not broken_seeds(monkeypatch)
 

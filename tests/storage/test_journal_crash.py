@@ -179,6 +179,7 @@ def test_killed_again_and_again(front: str, tmp_path: Path) -> None:
         check(tmp_path, committed_by(output))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("Journal", "rotation, compression")
 @pytest.mark.parametrize("front", ["", "front", "retired"])
 def test_a_reader_in_another_process_follows_everything(front: str, tmp_path: Path) -> None:
