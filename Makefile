@@ -72,6 +72,7 @@ check: types  ## lint, formatting, types, tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	MYPYPATH=examples $(PY) -m mypy examples
 	$(MAKE) --no-print-directory test
 
 sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one

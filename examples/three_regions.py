@@ -233,7 +233,11 @@ class Demo:
         watching: list[asyncio.Task[Any]] = []
         try:
             await self._connect()
-            places = (*self.subscribers, *self.followers, *self.delays)
+            places: list[Subscriber | Follower] = [
+                *self.subscribers,
+                *self.followers,
+                *self.delays,
+            ]
             watching = [asyncio.create_task(each.run()) for each in places]
             watching.append(asyncio.create_task(self._draw()))
             started_s = time.monotonic()
@@ -248,7 +252,8 @@ class Demo:
             for task in watching:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
-            clients = [each.client for each in (*self.publishers, *self.subscribers)]
+            connected: list[Publisher | Subscriber] = [*self.publishers, *self.subscribers]
+            clients = [each.client for each in connected]
             await asyncio.gather(
                 *(client.close(flush=False) for client in clients if client is not None),
                 return_exceptions=True,
@@ -308,7 +313,7 @@ class Demo:
             while time.monotonic() < deadline_s:
                 for journal in journals.values():
                     await asyncio.to_thread(journal.read_on)
-                places = (*journals.values(), *self.subscribers)
+                places: list[_Journal | Subscriber] = [*journals.values(), *self.subscribers]
                 if all(place.messages >= self.total for place in places):
                     break
                 await asyncio.sleep(REDRAW_S)
@@ -447,7 +452,7 @@ def audited(directory: Path, report: Path, demo: Demo) -> dict[str, Any] | None:
     console = demo.console
     console.print("asking all six instances with Spark …")
     try:
-        spark = session("local[2]", "raylay demo", **SHORT_LIVED)
+        spark = session("local[2]", "raylay demo", ui=False, **SHORT_LIVED)
     except ConfigurationError as error:
         console.print(f"no audit: {error}", highlight=False, soft_wrap=True)
         return None

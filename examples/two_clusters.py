@@ -114,8 +114,7 @@ async def main(directory: str) -> None:
             await asyncio.to_thread(cluster.wait_ready)
         servers = [f"127.0.0.1:{port}" for region in OTHER for port in ports[region][:2]]
         # The west may lack what crossed last: it comes when the east's disks are back.
-        anywhere = {"allow_other_groups": True, "failover": "any"}
-        async with Client("shop", servers, **anywhere) as shop:
+        async with Client("shop", servers, allow_other_groups=True, failover="any") as shop:
             await publish(shop, 0)
             print(f"{ORDERS // 2} orders at {shop.instance}")
             print(f"killed all {clusters['east'].kill()} processes of the east")
