@@ -25,10 +25,10 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_directory
 from raylay.services.fabric.records import registry
-from raylay.services.messages.bookmarks import Point, parse_position
+from raylay.services.messages.bookmarks import Point
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.pipeline.selection import time_us_of
+from raylay.services.pipeline.selection import place_of, time_us_of
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.storage.environment import CutShortError, read_only
 from raylay.storage.front import FrontReader
@@ -374,13 +374,13 @@ def position(place: JournalPlace, text: str) -> int:
 
     Raises:
         ConfigurationError: the text is a range, or a message that this journal does not hold.
-        RemoteProtocolError: the text is no position.
+        ConfigurationError: the text is no position.
     """
     time_us = time_us_of(text)
     if time_us is not None:
         with place.reader() as reader:
             return reader.find_time(max(0, time_us)) - 1
-    found = parse_position(text)
+    found = place_of(text)
     if found.bounded:
         raise ConfigurationError(
             f"{text} is a range: give its ends with the options `starting` and `ending`"

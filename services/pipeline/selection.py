@@ -11,7 +11,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.messages.bookmarks import Position, parse_position
 from raylay.services.messages.topics import (
     compile_regex,
     is_regex,
@@ -36,6 +37,21 @@ def parse_utc(name: str, text: str) -> dt.datetime | None:
             "seconds, milliseconds or microseconds since 1970"
         )
     return found
+
+
+def place_of(text: str) -> Position:
+    """Returns the place in a log that `starting` or `ending` names, other than by a time.
+
+    Raises:
+        ConfigurationError: it names none.
+    """
+    try:
+        return parse_position(text)
+    except RemoteProtocolError:
+        raise ConfigurationError(
+            f"{text[:80]!r} is no place in a log: give 0, 0|1| (now), a bookmark, or a time such "
+            "as 20260102T030405Z, 2026-01-02T03:04:05+01:00, a day, or a number since 1970"
+        ) from None
 
 
 def time_of(text: str) -> dt.datetime | None:

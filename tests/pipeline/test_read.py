@@ -369,7 +369,7 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
             "there is no instance London-1: choose from Chicago-1",
         ),
         ({"path": "{}", "starting": "77|1|"}, r"Chicago-1 does not hold the message 77\|1\|"),
-        ({"path": "{}", "starting": "yesterday"}, "bookmark 'yesterday' is of an unknown form"),
+        ({"path": "{}", "starting": "yesterday"}, "'yesterday' is no place in a log: give 0, "),
         ({"path": "{}", "starting": '{"a": 1}'}, "names no transaction id for Chicago-1"),
         ({"path": "{}", "ending": "{"}, 'give {"instance": last transaction id'),
         ({"path": "{}", "partition_bytes": "-1"}, "give a whole number above 0"),

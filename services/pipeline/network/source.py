@@ -45,7 +45,7 @@ from raylay.services.pipeline.network.offsets import (
 )
 from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader, ReaderPlaces
 from raylay.services.pipeline.publishing.sink import WriteOptions
-from raylay.services.pipeline.selection import time_of
+from raylay.services.pipeline.selection import place_of, time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
 from raylay.services.pipeline.tables.content import checked_filter, types_of_fabric
 from raylay.services.pipeline.tables.offsets import StreamBegin
@@ -200,9 +200,16 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _bookmark(text: str) -> str:
-    """Returns the bookmark of an option, which may be a time in ISO 8601 or a number since 1970."""
+    """Returns the bookmark of an option, which may be a time in ISO 8601 or a number since 1970.
+
+    Raises:
+        ConfigurationError: it names no place in a log.
+    """
     found = time_of(text)
-    return text if found is None else f"{found.astimezone(dt.UTC):%Y%m%dT%H%M%S.%fZ}"
+    if found is None:
+        place_of(text)
+        return text
+    return f"{found.astimezone(dt.UTC):%Y%m%dT%H%M%S.%fZ}"
 
 
 def _known_column(name: str) -> pa.DataType:

@@ -644,7 +644,7 @@ class StagingDirectory:
             pending.key,
             len(rows.refused),
             f" ({rows.refused[0].text})" if rows.refused else "",
-            target.directory or target.topic,
+            target.directory or f"the topic {target.topic}",
         )
         if target.directory is not None:
             append_batches(target.directory, name, found)

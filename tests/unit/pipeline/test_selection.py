@@ -7,7 +7,7 @@ import datetime as dt
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.pipeline.selection import parse_range, parse_utc, time_of, time_us_of
+from raylay.services.pipeline.selection import parse_range, parse_utc, place_of, time_of, time_us_of
 
 TIME = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
@@ -50,3 +50,11 @@ def test_what_is_no_time(text: str) -> None:
 
 def test_a_zone_beyond_the_first_year_is_no_time() -> None:
     assert time_of("0001-01-01T00:00:00+02:00") is None
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "[0:", "12|"])
+def test_what_is_no_place_in_a_log_names_the_forms_of_an_option(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no place in a log: give 0, 0\|1\| \(now\)"):
+        place_of(text)
+    for known in ("0", "0|1|", "12|34|", "20260102T030405Z", "[0:12|34|]"):
+        assert place_of(known).begin
