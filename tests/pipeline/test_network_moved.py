@@ -105,8 +105,8 @@ def test_a_task_follows_an_instance_that_moves(fabric: MovingFabric) -> None:
 
 
 def test_a_driver_follows_an_instance_that_moves(fabric: MovingFabric, tmp_path: Path) -> None:
-    """Of its tasks, those on other hosts do not reach the fabric's record: each gets the address
-    that the driver knows when it plans the micro-batch."""
+    """Tasks on other hosts do not reach the fabric's record: each gets the address that the driver
+    knows when it plans the micro-batch."""
     options = fabric.options(reader="lake", connect_wait_s="60")
     reader = NetworkStreamReader(options, BODY)
     elsewhere = pickle.loads(pickle.dumps(reader))
@@ -134,7 +134,7 @@ def test_a_driver_follows_an_instance_that_moves(fabric: MovingFabric, tmp_path:
 
 
 def test_a_driver_waits_for_an_instance_that_is_started_again(fabric: MovingFabric) -> None:
-    """By its address, at which it is again, a driver that asks meanwhile gets its answer."""
+    """A driver that asks meanwhile gets its answer at the address where the instance is again."""
     given = {"servers": fabric.instance.address, "topic": "net/moved"}
     reader = NetworkStreamReader(NetworkOptions.of(given), BODY)
     start = reader.initialOffset()
