@@ -137,7 +137,7 @@ def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake
 
 @pytest.mark.slow
 def test_message_types_that_the_fabric_defines(spark: Any, tmp_path: Path) -> None:
-    """Those of a journal are its instance's; those of a lake the target's."""
+    """A journal has the types of its instance, and a lake those of the target."""
     run = message_run(1, 7, 1, 3)
     builder = RecordBuilder(7, "trades", "trade")
     run.payload = b"".join(builder.build(n, msgpack.packb({"n": n}), 0) for n in (1, 2, 3))

@@ -963,7 +963,7 @@ def test_what_is_made_is_complete() -> None:
 
 
 def test_nobody_waits_so_that_a_cancellation_is_lost() -> None:
-    """In Python 3.11 `asyncio.wait_for` returns the result, and swallows a cancellation, where both
+    """`asyncio.wait_for` of Python 3.11 returns the result, and swallows a cancellation, where both
     come together; `asyncio.timeout` does not."""
     wrong = [name_of(path) for path in files(*PARTS) if "wait_for(" in path.read_text()]
     # A condition of `threading`.

@@ -47,10 +47,10 @@ from raylay.services.queues.records import (
 )
 
 Acknowledging = Literal["ack", "expire"]
-"""What is done with messages of a queue: they are acknowledged, or expired because no consumer can
-handle them."""
+"""Treatments of messages of a queue by their bookmarks: they are acknowledged, or expired because
+no consumer can handle them."""
 Settling = Literal["ack", "expire", "cancel"]
-"""What is done with messages that pass a filter; `cancel`: they are given back."""
+"""Treatments of messages of a queue that pass a filter; `cancel`: they are given back."""
 ACK_INTERVAL_S = 0.01
 """Seconds after which settled messages are acknowledged, if nothing triggers that earlier."""
 ACK_BATCH = 100

@@ -81,18 +81,24 @@ def json_of(value: Any) -> str:
     Raises:
         ValueError: JSON has no such number.
     """
-    _check_finite(value)
+    _check_each(value, _check_finite)
     return _encoder.encode(value).decode()
 
 
 def _check_finite(value: Any) -> None:
     if type(value) is float and not math.isfinite(value):
         raise ValueError("JSON has no such number")
+
+
+def _check_each(value: Any, check: Callable[[Any], None]) -> None:
+    """Checks a value, or each one within an object or an array."""
     if type(value) is dict:
         value = list(value.values())
     if type(value) is list:
         for each in value:
-            _check_finite(each)
+            _check_each(each, check)
+    else:
+        check(value)
 
 
 def is_variant(kind: pa.DataType) -> bool:
@@ -358,7 +364,7 @@ def _bytes(value: Any, in_base64: bool) -> bytes | None:
 def _variant(value: Any) -> dict[str, bytes]:
     from pyspark.sql.variant_utils import VariantUtils
 
-    _check_range(value)
+    _check_each(value, _check_range)
     made, metadata = VariantUtils.parse_json(json_of(value))
     return {"value": made, "metadata": metadata}
 
@@ -369,8 +375,3 @@ def _check_range(value: Any) -> None:
     number = value.text if isinstance(value, NumberText) else value
     if isinstance(value, NumberText | int) and not math.isfinite(float(number)):
         raise ValueError("a variant holds no such number")
-    if type(value) is dict:
-        value = list(value.values())
-    if type(value) is list:
-        for each in value:
-            _check_range(each)

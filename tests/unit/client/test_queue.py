@@ -231,7 +231,7 @@ def cancels(session: Session, *, unseen: bool) -> list[Any]:
 
 
 def partings(session: Session) -> list[tuple[bool, Any]]:
-    """Of each consumer that left: whether it gave back what was begun, and that."""
+    """Returns for each consumer that left whether it gave back what was begun, and that."""
     return [
         (bool(header.get("cancel")), msgpack.unpackb(body, strict_map_key=False))
         for header, body in session.frames
@@ -241,7 +241,7 @@ def partings(session: Session) -> list[tuple[bool, Any]]:
 
 @run
 async def test_a_consumer_that_leaves_says_what_it_was_given_and_has_not_settled() -> None:
-    """In one frame: of what else it gave back before, it would be served some again."""
+    """One frame says both: a consumer that gave back before it left would be served again."""
     server = await FakeServer().start()
     server.auto_ack = True
     async with client_of(server) as client:

@@ -65,7 +65,8 @@ def pipe() -> Iterator[Pipe]:
 
 
 def becomes_stdout(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To be called in the test itself: pytest sets the standard output of each phase."""
+    """Replaces the standard output. The test itself calls it, because pytest replaces the output of
+    each phase."""
     monkeypatch.setattr(sys, "stdout", os.fdopen(pipe.write_end, "w", closefd=False))
 
 

@@ -50,7 +50,7 @@ class Noted:
         self.settled_at_launch: dict[str, bool] = {}
         self.fails_at = ""
         self.unused: set[str] = set()
-        """Those that Ray has never started."""
+        """Instances that Ray has never started."""
         self.away = ""
         """Why the host of each is away; empty: none is."""
         parts: Any = self

@@ -52,15 +52,21 @@ class Slow(InstanceHandles):
         return [{"name": name, "ready": there, "destinations": destinations} for name in names]
 
 
+def slow_handle(place: Path) -> FabricHandle:
+    """Returns the handle of a fabric of two instances."""
+    declared = FabricBuilder("slow").region("here", instances=2).settings()
+    handle = FabricHandle("slow", lambda: declared)
+    handle.settings, handle.record = declared, record_of(declared, place)
+    return handle
+
+
 @pytest.mark.parametrize("wait", [InstanceHandles.wait_ready, InstanceHandles.wait_connected])
 def test_a_long_wait_is_not_many_looks(
     wait: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(instances, "time", clock)
-    declared = FabricBuilder("slow").region("here", instances=2).settings()
-    handle = FabricHandle("slow", lambda: declared)
-    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    handle = slow_handle(tmp_path)
     told: list[str] = []
     slow = Slow(handle, clock, 15.0)
     wait(slow, progress=told.append)
@@ -75,9 +81,7 @@ def test_a_wait_for_a_process_ends_at_its_limit_with_the_reason(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(instances, "time", clock)
-    declared = FabricBuilder("slow").region("here", instances=2).settings()
-    handle = FabricHandle("slow", lambda: declared)
-    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    handle = slow_handle(tmp_path)
 
     class Silent(Slow):
         def statuses(self, names: Iterable[str], timeout_s: float = 0) -> list[dict[str, Any]]:
@@ -94,9 +98,7 @@ def test_a_wait_for_a_process_ends_at_its_limit_with_the_reason(
 
 
 def test_an_instance_is_unused_until_its_data_directory_has_a_state(tmp_path: Path) -> None:
-    declared = FabricBuilder("slow").region("here", instances=2).settings()
-    handle = FabricHandle("slow", lambda: declared)
-    handle.settings, handle.record = declared, record_of(declared, tmp_path)
+    handle = slow_handle(tmp_path)
     found = InstanceHandles(handle, ControlClient(handle))
     assert not found.is_unused("here-2"), "it was there when the fabric started"
     handle.record.starting = ["here-2"]
