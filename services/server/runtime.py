@@ -76,13 +76,17 @@ class RecurringTask:
             return
         # A timer may be early; missed times are not made up for.
         passed = max(self._times, self._passed())
+        # Work that reports something hurries the recurring tasks, and this one has no timer to
+        # cancel meanwhile: another timer would be set beside the next one, for as long as the
+        # instance lives.
+        self.is_pausing = False
         try:
             self._work()
         finally:
             # Asked after the work, which has found whether there is any activity.
             intervals = self._pause()
-            if (intervals > 1) != self.is_pausing:
-                self.is_pausing = intervals > 1
+            self.is_pausing = intervals > 1
+            if self.is_pausing != runtime.is_resting:
                 runtime.pauses_changed()
             self._set((passed // intervals + 1) * intervals)
 

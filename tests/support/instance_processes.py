@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -192,6 +193,18 @@ class Server:
         self.process.terminate()
         return self.process.wait(DEADLINE_S)
 
+    def state(self) -> str:
+        """The state of its process and of each of its threads, for a test that waited in vain."""
+        status = self.process.poll()
+        if status is not None:
+            return f"(the process of {self.config.name} has ended: {status})"
+        threads = []
+        for thread in sorted(Path(f"/proc/{self.process.pid}/task").iterdir()):
+            with suppress(OSError):
+                name, _, rest = (thread / "stat").read_text().rpartition(") ")
+                threads.append(f"{name.partition('(')[2]} {rest[0]}")
+        return f"(the threads of {self.config.name}: {', '.join(threads)})"
+
     def events(self, text: str) -> int:
         """Returns how many events of that text were logged."""
         return self.log.count(text)
@@ -200,7 +213,7 @@ class Server:
         """Waits for an event."""
         with self._logged:
             assert self._logged.wait_for(lambda: self.events(text) >= times, DEADLINE_S), (
-                f"no event {text!r} came: {self.log}"
+                f"no event {text!r} came {self.state()}: {self.log}"
             )
 
     def wait_for_behind(self, text: str, other: str, times: int) -> None:
@@ -209,7 +222,7 @@ class Server:
             assert self._logged.wait_for(
                 lambda: self.events(other) >= times and text in self.log.split(other)[-1],
                 DEADLINE_S,
-            ), f"no event {text!r} came behind {times} of {other!r}: {self.log}"
+            ), f"no event {text!r} came behind {times} of {other!r} {self.state()}: {self.log}"
 
     def journal(self) -> list[tuple[int, int]]:
         """(publisher, sequence) of everything in its journal."""
@@ -335,6 +348,9 @@ def is_given_up_and_found_again(first: Server, second: Server, client: Client) -
     try:
         client.publish(range(1, 11))
         first.wait_for(silent, before + 1)
+    except AssertionError as error:
+        error.add_note(f"The other side: {second.state()}")
+        raise
     finally:
         second.process.send_signal(signal.SIGCONT)
     client.persisted(10)

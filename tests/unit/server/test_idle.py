@@ -136,8 +136,15 @@ class Pausing:
         runtime.loop = cast(asyncio.AbstractEventLoop, self.clock)
         runtime._began_s = 0.0
         self.seconds = 5
+        self.reports_at_s = -1.0
         self._done_s: list[float] = []
-        runtime.every(1.0, lambda: self._done_s.append(self.clock.now_s), lambda: self.seconds)
+        self._runtime = runtime
+        runtime.every(1.0, self._work, lambda: self.seconds)
+
+    def _work(self) -> None:
+        self._done_s.append(self.clock.now_s)
+        if self.clock.now_s == self.reports_at_s:
+            self._runtime.report("link_connected", destination="b")
 
     def until(self, now_s: float) -> list[float]:
         """When it was done until then."""
@@ -176,6 +183,17 @@ async def test_what_begins_ends_a_pause(tmp_path: Path) -> None:
     runtime.hurry()
     runtime.cancel_timers()
     assert pausing.until(99.0) == []
+
+
+@on_its_loop
+async def test_work_that_reports_something_is_repeated_as_often_as_before(tmp_path: Path) -> None:
+    runtime = InstanceRuntime(InstanceConfig("A", "G"), tmp_path)
+    pausing = Pausing(runtime)
+    pausing.reports_at_s = 10.0
+    assert pausing.until(21.5) == [1.0, 5.0, 10.0, 15.0, 20.0]
+    assert runtime.is_resting, "the next activity ends the pause"
+    runtime.hurry()
+    assert pausing.until(25.5) == [22.0, 25.0]
 
 
 async def tidied(reading: JournalReads, runtime: InstanceRuntime) -> bool:
