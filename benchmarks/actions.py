@@ -15,12 +15,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from compared_parts import Part, measured_part
-from context import Bench, Figure, body, percentile
+from context import Bench, Figure, body
 from publishers import Process
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.hosts.latency import quantile
 from raylay.services.telemetry.logs import LogOptions
 
 PARTS = 20
@@ -109,10 +110,8 @@ async def actions(bench: Bench) -> list[Figure]:
         medians = []
         for has in (True, False):
             values = [getattr(each, of) for each in found[has]]
-            figures = [
-                percentile(each, share) if isinstance(each, list) else each for each in values
-            ]
-            medians.append(percentile(figures, 0.5))
+            figures = [quantile(each, share) if isinstance(each, list) else each for each in values]
+            medians.append(quantile(figures, 0.5))
         return medians[0] / medians[1]
 
     return [

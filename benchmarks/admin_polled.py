@@ -17,12 +17,13 @@ from pathlib import Path
 
 from aiohttp import ClientSession
 from compared_parts import measured_part
-from context import Bench, Figure, body, percentile
+from context import Bench, Figure, body
 from publishers import Process
 
 from raylay.services.client import Client
 from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import InstanceConfig
+from raylay.services.hosts.latency import quantile
 from raylay.services.telemetry.logs import LogOptions
 
 PARTS = 6
@@ -104,10 +105,8 @@ async def admin_polled(bench: Bench) -> list[Figure]:
         found = []
         for parts in (polled, quiet):
             values = [getattr(each, of) for each in parts]
-            figures = [
-                percentile(each, share) if isinstance(each, list) else each for each in values
-            ]
-            found.append(percentile(figures, 0.5))
+            figures = [quantile(each, share) if isinstance(each, list) else each for each in values]
+            found.append(quantile(figures, 0.5))
         return found[0] / found[1]
 
     return [

@@ -6,9 +6,10 @@ import os
 import time
 from pathlib import Path
 
-from context import Bench, Figure, body, percentile, publish_all
+from context import Bench, Figure, body, publish_all
 
 from raylay.services.client import Client
+from raylay.services.hosts.latency import quantile
 
 ROUNDS = 5
 THROUGHPUT_MESSAGES = 200_000
@@ -66,7 +67,7 @@ async def publish_checks(bench: Bench) -> list[Figure]:
                 used_s[which] += _processor_s(pids[which]) - before_s
                 best[which] = max(best[which], THROUGHPUT_MESSAGES / seconds)
     bench.stop("checked")
-    medians_ms = {which: percentile(values, 0.5) for which, values in took_ms.items()}
+    medians_ms = {which: quantile(values, 0.5) for which, values in took_ms.items()}
     return [
         Figure("publish_checks_throughput", best[True] / best[False], "ratio"),
         Figure("publish_checks_window1", medians_ms[True] / medians_ms[False], "ratio"),

@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from context import Bench, Figure, percentile
+from context import Bench, Figure
+
+from raylay.services.hosts.latency import quantile
 
 ROOT = Path(__file__).parents[1]
 LOADS = 5
@@ -95,9 +97,9 @@ async def console(_: Bench) -> list[Figure]:
             await context.close()
         await browser.close()
     return [
-        Figure("console_100_drawn_ms", percentile(drawn_ms, 0.5), "ms"),
+        Figure("console_100_drawn_ms", quantile(drawn_ms, 0.5), "ms"),
         # A busy machine makes tasks longer, and none shorter.
         Figure("console_100_longest_task_ms", min(longest_ms), "ms"),
-        Figure("console_100_refresh_processor_ms", percentile(refresh_ms, 0.5), "ms"),
+        Figure("console_100_refresh_processor_ms", quantile(refresh_ms, 0.5), "ms"),
         Figure("console_first_load_kb", sent / 1000, "kB"),
     ]

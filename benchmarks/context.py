@@ -1,4 +1,4 @@
-"""What the figures share: fabrics on one local Ray, bodies, percentiles."""
+"""What the figures share: fabrics on one local Ray, and bodies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import lmdb
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.hosts.latency import quantile
 from raylay.services.replication.membership.validation import ALWAYS_CHECKED, CHECKS
 
 BY_AGE = "failover-by-age"
@@ -158,7 +159,7 @@ def rest_disk(directory: Path, wait_s: float = REST_S_MAX) -> bool:
                 with environment.begin(write=True) as transaction:
                     transaction.put(b"rest", b"x" * 128)
                 took_ms.append((time.perf_counter() - started_s) * 1000)
-            if percentile(took_ms, 0.9) < REST_COMMIT_MS:
+            if quantile(took_ms, 0.9) < REST_COMMIT_MS:
                 return True
             if time.monotonic() > deadline_s:
                 return False
@@ -171,12 +172,6 @@ def body(length_bytes: int) -> bytes:
     """A JSON body of this length."""
     front, back = b'{"text": "', b'"}'
     return front + b"x" * (length_bytes - len(front) - len(back)) + back
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The value below which this share of the values lies."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 async def publish_all(client: Client, topic: str, message: bytes, count: int) -> float:

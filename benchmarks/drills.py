@@ -27,9 +27,9 @@ from typing import Any
 
 from raylay.services.client import Client
 from raylay.services.drills.drill import Drill, DrillResult
-from raylay.services.drills.measure import percentile
 from raylay.services.drills.scenario import parse
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.hosts.latency import quantile
 
 TIMEOUT_S = 300.0
 KILLS = 20
@@ -77,8 +77,7 @@ def _tell(figure: str, result: DrillResult | None = None, **values: Any) -> None
 
 
 def _ms(values: list[float], share: float) -> float | None:
-    found = percentile(values, share)
-    return None if found is None else round(found, 1)
+    return round(quantile(values, share), 1) if values else None
 
 
 def start() -> None:

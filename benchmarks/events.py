@@ -15,11 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from context import Bench, Figure, body, percentile
+from context import Bench, Figure, body
 from publishers import Process
 
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig, split_address
+from raylay.services.hosts.latency import quantile
 from raylay.services.messages.event_topics import CLIENT_STATUS
 from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.telemetry.logs import LogOptions
@@ -104,8 +105,7 @@ async def events_watched(bench: Bench) -> list[Figure]:
 
     def ratio(share: float) -> float:
         one, other = (
-            percentile([percentile(each, share) for each in parts], 0.5)
-            for parts in (watched, alone)
+            quantile([quantile(each, share) for each in parts], 0.5) for parts in (watched, alone)
         )
         return one / other
 

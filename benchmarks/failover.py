@@ -9,10 +9,11 @@ import signal
 import time
 from collections import deque
 
-from context import Bench, Figure, body, percentile, publish_all
+from context import Bench, Figure, body, publish_all
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric
+from raylay.services.hosts.latency import quantile
 
 KILLS = 20
 GAPS = ("failover_gap_ms_p50", "failover_gap_ms_p95")
@@ -81,7 +82,7 @@ async def _gaps(bench: Bench, fabric: Fabric, names: tuple[str, str]) -> list[Fi
         gaps_ms.append(await _gap_ms(bench, fabric))
         await asyncio.to_thread(fabric.wait_ready)
         await asyncio.to_thread(fabric.wait_connected)
-    values = percentile(gaps_ms, 0.5), percentile(gaps_ms, 0.95)
+    values = quantile(gaps_ms, 0.5), quantile(gaps_ms, 0.95)
     return [Figure(name, value, "ms") for name, value in zip(names, values, strict=True)]
 
 
@@ -196,7 +197,7 @@ async def resync_live(bench: Bench) -> list[Figure]:
     alone_ms = acks.between(began_us / 1e6 - LIVE_BEFORE_S / 2, began_us / 1e6)
     return [
         Figure("resync_live", rate, "messages/s"),
-        Figure("resync_live_ack_alone_ms_p99", percentile(alone_ms, 0.99), "ms"),
-        Figure("resync_live_ack_ms_p50", percentile(during_ms, 0.5), "ms"),
-        Figure("resync_live_ack_ms_p99", percentile(during_ms, 0.99), "ms"),
+        Figure("resync_live_ack_alone_ms_p99", quantile(alone_ms, 0.99), "ms"),
+        Figure("resync_live_ack_ms_p50", quantile(during_ms, 0.5), "ms"),
+        Figure("resync_live_ack_ms_p99", quantile(during_ms, 0.99), "ms"),
     ]

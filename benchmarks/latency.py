@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from context import Bench, Figure, body, percentile, publish_all
+from context import Bench, Figure, body, publish_all
 from regions import Spent, processes
+
+from raylay.services.hosts.latency import quantile
 
 WINDOW_1_MESSAGES = 1_500
 NAMES = tuple(
@@ -32,8 +34,8 @@ async def pair_ack_window1_ms(bench: Bench) -> list[Figure]:
         cores, wakes = spent.per_second()
     rate = 1000 * len(took_ms) / sum(took_ms)
     return [
-        Figure("pair_ack_window1_ms_p50", percentile(took_ms, 0.5), "ms"),
-        Figure("pair_ack_window1_ms_p99", percentile(took_ms, 0.99), "ms"),
+        Figure("pair_ack_window1_ms_p50", quantile(took_ms, 0.5), "ms"),
+        Figure("pair_ack_window1_ms_p99", quantile(took_ms, 0.99), "ms"),
         Figure("pair_ack_window1_processor_ms", cores / rate * 1000, "ms a message"),
         Figure("pair_ack_window1_wake_ups", wakes / rate, "a message"),
     ]
@@ -70,8 +72,8 @@ async def _deliver(bench: Bench, rate: int) -> list[Figure]:
         reading.cancel()
     steady = took_ms[rate // 2 :]  # the first half second warms up
     return [
-        Figure(f"deliver_{rate}_ms_p50", percentile(steady, 0.5), "ms"),
-        Figure(f"deliver_{rate}_ms_p99", percentile(steady, 0.99), "ms"),
+        Figure(f"deliver_{rate}_ms_p50", quantile(steady, 0.5), "ms"),
+        Figure(f"deliver_{rate}_ms_p99", quantile(steady, 0.99), "ms"),
     ]
 
 

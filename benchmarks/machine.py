@@ -8,8 +8,9 @@ import time
 from itertools import count
 
 import lmdb
-from context import Bench, Figure, best_of, body, percentile
+from context import Bench, Figure, best_of, body
 
+from raylay.services.hosts.latency import quantile
 from raylay.services.messages.records import RecordBuilder, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournal
 
@@ -99,4 +100,4 @@ async def two_fsyncs_ms(bench: Bench) -> list[Figure]:
         took_ms.append((time.perf_counter() - started_s) * 1000)
     for environment in environments:
         environment.close()
-    return [Figure("two_fsyncs_ms", percentile(took_ms, 0.5), "ms")]
+    return [Figure("two_fsyncs_ms", quantile(took_ms, 0.5), "ms")]

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from argon2 import PasswordHasher
-from context import Bench, Figure, body, percentile
+from context import Bench, Figure, body
 from publishers import Process
 from slow_beside import give_precedence
 
 from raylay.services.client import Client
+from raylay.services.hosts.latency import quantile
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
@@ -100,7 +101,7 @@ async def _slice(client: Client) -> float:
         took_ms.append((time.perf_counter() - started_s) * 1000)
         # Who waits for an ack says nothing meanwhile: what was due then is not made up for.
         due_s = max(due_s + 1 / RATE, time.perf_counter())
-    return percentile(took_ms, 0.99)
+    return quantile(took_ms, 0.99)
 
 
 async def _measure(script: str, instance: Process, attacker: Attacker, client: Client) -> Beside:
@@ -158,7 +159,7 @@ async def neighbour(bench: Bench, scripts: tuple[str, ...] = tuple(SCRIPTS)) -> 
 
 
 def _figures(script: str, found: Beside) -> list[Figure]:
-    alone, beside = (percentile(each, 0.5) for each in (found.alone_ms, found.beside_ms))
+    alone, beside = (quantile(each, 0.5) for each in (found.alone_ms, found.beside_ms))
     values = (
         (alone, "ms"),
         (beside, "ms"),

@@ -22,10 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
-from context import Bench, Figure, body, percentile, publish_all
+from context import Bench, Figure, body, publish_all
 from failover import Acks
 
 from raylay.services.client import Client
+from raylay.services.hosts.latency import quantile
 
 MESSAGES = 1_000_000
 TOPIC, LIVE = "bench/network", "bench/network-live"
@@ -146,7 +147,7 @@ async def _beside(bench: Bench, reader: Reads) -> _Parts:
     async def part(times: list[float], work: Awaitable[object]) -> None:
         from_s = time.time()
         await work
-        times.append(percentile(acks.between(from_s, time.time()), 0.99))
+        times.append(quantile(acks.between(from_s, time.time()), 0.99))
 
     async def read() -> None:
         found.rates.append(await asyncio.to_thread(reader.read))

@@ -12,11 +12,12 @@ import tracemalloc
 
 import orjson
 from contents import FLIGHT
-from context import Bench, Figure, best_of, percentile
+from context import Bench, Figure, best_of
 from failover import Acks
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.hosts.latency import quantile
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 
 RECORDS = 1_000_000
@@ -131,7 +132,7 @@ async def _queries(bench: Bench, fabric: Fabric, client: Client) -> list[Figure]
             seconds, found = await _timed(client.sow("flights", filter=text.format(number * 37)))
             assert found == count
             took_ms.append(seconds * 1000)
-        figures.append(Figure(name, percentile(took_ms, 0.5), "ms"))
+        figures.append(Figure(name, quantile(took_ms, 0.5), "ms"))
 
     took_ms = []
     for _ in range(20):
@@ -143,7 +144,7 @@ async def _queries(bench: Bench, fabric: Fabric, client: Client) -> list[Figure]
         took_ms.append((time.perf_counter() - started_s) * 1000)
         following.unsubscribe()
         await asyncio.sleep(0.3)
-    figures.append(Figure(NAMES[6], percentile(took_ms, 0.5), "ms"))
+    figures.append(Figure(NAMES[6], quantile(took_ms, 0.5), "ms"))
     figures += await _while_publishing(bench, fabric)
 
     started_s = time.perf_counter()
@@ -194,8 +195,8 @@ async def _while_publishing(bench: Bench, fabric: Fabric) -> list[Figure]:
         await loading
         await client.flush()
     return [
-        Figure(NAMES[7], percentile(acks.between(alone_s, began_s), 0.99), "ms"),
-        Figure(NAMES[8], percentile(acks.between(began_s, until_s), 0.99), "ms"),
+        Figure(NAMES[7], quantile(acks.between(alone_s, began_s), 0.99), "ms"),
+        Figure(NAMES[8], quantile(acks.between(began_s, until_s), 0.99), "ms"),
         Figure(NAMES[9], float(told), "s"),
     ]
 

@@ -13,12 +13,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from context import Bench, Figure, body, percentile, publish_all
+from context import Bench, Figure, body, publish_all
 from memory import anonymous_mb
 from queues_redis import redis_queue
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.hosts.latency import quantile
 
 CASES = ((1, 1), (4, 1), (16, 1), (1, 100), (4, 100), (16, 100))
 """Consumers, and the backlog of each."""
@@ -190,8 +191,8 @@ async def _paced(bench: Bench, fabric: Fabric, publisher: Client) -> list[Figure
         await consumers.done()
     steady = took_ms[PACED_PER_S // 2 :]  # the first half second warms up
     return [
-        Figure(PACED[0], percentile(steady, 0.5), "ms"),
-        Figure(PACED[1], percentile(steady, 0.99), "ms"),
+        Figure(PACED[0], quantile(steady, 0.5), "ms"),
+        Figure(PACED[1], quantile(steady, 0.99), "ms"),
     ]
 
 

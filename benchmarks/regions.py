@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from context import Bench, Figure, body, percentile
+from context import Bench, Figure, body
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.hosts.latency import quantile
 
 SITES = ("Chicago", "NewYork", "London")
 RATES = (30, 300, 3_000)
@@ -197,8 +198,8 @@ async def _under(
     took_ms = [each for publisher in publishers for each in publisher.took_ms]
     name = f"regions_{rate}"
     return [
-        Figure(f"{name}_ack_ms_p50", percentile(took_ms, 0.5), "ms"),
-        Figure(f"{name}_ack_ms_p99", percentile(took_ms, 0.99), "ms"),
+        Figure(f"{name}_ack_ms_p50", quantile(took_ms, 0.5), "ms"),
+        Figure(f"{name}_ack_ms_p99", quantile(took_ms, 0.99), "ms"),
         Figure(f"{name}_processor_ms", cores / rate * 1000, "ms a message"),
         Figure(f"{name}_above_actors_ms", (cores - bare_cores) / rate * 1000, "ms a message"),
         Figure(f"{name}_wake_ups", (wakes - idle_wakes) / rate, "a message"),

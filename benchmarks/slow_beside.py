@@ -20,13 +20,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from context import Bench, Figure, percentile
+from context import Bench, Figure
 from memory import anonymous_mb
 from publishers import Process
 
 from raylay.services.capacity.config import CapacityConfig
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig, split_address
+from raylay.services.hosts.latency import quantile
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.telemetry.logs import LogOptions
 
@@ -239,10 +240,10 @@ async def slow_beside(bench: Bench) -> list[Figure]:
             instance.stop()
     kinds = alone, beside
     p50s, p99s = (
-        [percentile([percentile(each.took_ms, share) for each in parts], 0.5) for parts in kinds]
+        [quantile([quantile(each.took_ms, share) for each in parts], 0.5) for parts in kinds]
         for share in (0.5, 0.99)
     )
-    used = [percentile([each.processor_us for each in parts], 0.5) for parts in kinds]
+    used = [quantile([each.processor_us for each in parts], 0.5) for parts in kinds]
     return [
         Figure("slow_beside_alone_ms_p99", p99s[0], "ms"),
         Figure("slow_beside_ms_p99", p99s[1], "ms"),

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from itertools import cycle, repeat
 from typing import Any
 
-from context import body, percentile
+from context import body
 from memory import anonymous_mb
 from pacing import KernelTimer
 from peer import WINDOW, Peer, Publisher, processor_s
+
+from raylay.services.hosts.latency import quantile
 
 TICK_S = 0.001
 STAMP_BYTES = 20
@@ -166,7 +168,7 @@ class Loads:
             held = await self._counted(topic, publisher.acked)
             await publisher.close()
         return [
-            *_percentiles(name, took_ms, held),
+            *_quantiles(name, took_ms, held),
             Figure(f"{name}_processor", cost_us, "us/message", {}),
         ]
 
@@ -227,8 +229,8 @@ class Loads:
             await publisher.close()
             await _ended(end_reading)
         return [
-            *_percentiles(f"{name}_ack", acked_ms[warm:], held),
-            *_percentiles(f"{name}_deliver", delivered_ms[warm:], held),
+            *_quantiles(f"{name}_ack", acked_ms[warm:], held),
+            *_quantiles(f"{name}_deliver", delivered_ms[warm:], held),
             Figure(f"{name}_processor", cost_us, "us/message", {"rate": round(total / took_s)}),
         ]
 
@@ -328,8 +330,8 @@ class Loads:
             await reader.close()
             await publisher.close()
         return [
-            *_percentiles(f"{name}_put", put_ms, held),
-            *_percentiles(f"{name}_get", get_ms, held),
+            *_quantiles(f"{name}_put", put_ms, held),
+            *_quantiles(f"{name}_get", get_ms, held),
         ]
 
     async def queue(self, name: str, consumers: int, backlog: int) -> list[Figure]:
@@ -385,7 +387,7 @@ class Loads:
             async with self._topic() as topic:
                 gaps_ms.append(await self._gap_ms(topic))
         return [
-            Figure(f"{name}_p50", percentile(gaps_ms, 0.5), "ms", {"kills": len(gaps_ms)}),
+            Figure(f"{name}_p50", quantile(gaps_ms, 0.5), "ms", {"kills": len(gaps_ms)}),
             Figure(f"{name}_max", max(gaps_ms), "ms", {"kills": len(gaps_ms)}),
         ]
 
@@ -460,9 +462,9 @@ async def _ended(end: Callable[[], Any]) -> None:
         await ending
 
 
-def _percentiles(name: str, took_ms: list[float], held: list[int]) -> list[Figure]:
+def _quantiles(name: str, took_ms: list[float], held: list[int]) -> list[Figure]:
     more = {"messages": len(took_ms), "held": held}
     return [
-        Figure(f"{name}_ms_p50", percentile(took_ms, 0.5), "ms", more),
-        Figure(f"{name}_ms_p99", percentile(took_ms, 0.99), "ms", more),
+        Figure(f"{name}_ms_p50", quantile(took_ms, 0.5), "ms", more),
+        Figure(f"{name}_ms_p99", quantile(took_ms, 0.99), "ms", more),
     ]

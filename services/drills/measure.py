@@ -133,14 +133,6 @@ class RecoveryTimes:
     whole_ms: float | None
 
 
-def percentile(values: Iterable[float], share: float) -> float | None:
-    """Returns the value that `share` of the values do not exceed; None: there are no values."""
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
 def stood_ms(times_us: Sequence[int], since_us: int, until_us: int) -> float:
     """Returns the longest time between two of these moments that overlaps since..until."""
     longest_us, before_us = 0, since_us

@@ -119,7 +119,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "console": "",
         "verification": "messages queues replication",
         "drills": (
-            "client configuration fabric messages queues replication reports "
+            "client configuration fabric hosts messages queues replication reports "
             "server storage telemetry verification"
         ),
         "pipeline": (

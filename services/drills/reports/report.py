@@ -15,7 +15,6 @@ from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.measure import (
     InjectedFault,
     RecoveryTimes,
-    percentile,
 )
 from raylay.services.drills.reports import report_queue, report_slow
 from raylay.services.drills.reports.report_charts import add_rates, short_name, timeline
@@ -29,6 +28,7 @@ from raylay.services.drills.reports.report_words import (
     verdict_sentence,
 )
 from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.hosts.latency import quantile
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
 from raylay.services.telemetry.trace_files import TraceFiles, TraceSpan, tree, where_of
@@ -136,8 +136,8 @@ def tiles(result: DrillResult) -> list[tuple[str, Any, str]]:
         found.append(
             (
                 "Failover gap, p50",
-                seconds(percentile(gaps, 0.5)),
-                f"p95 {seconds(percentile(gaps, 0.95))}, {len(gaps)} clients",
+                seconds(quantile(gaps, 0.5)),
+                f"p95 {seconds(quantile(gaps, 0.95))}, {len(gaps)} clients",
             )
         )
     if stood:
@@ -414,8 +414,8 @@ def as_json(
         "faults": [asdict(fault) for fault in result.injected],
         "recoveries": [_recovery_json(recovered) for recovered in result.recoveries],
         "failover_gap_ms": {
-            "p50": percentile(gaps, 0.5),
-            "p95": percentile(gaps, 0.95),
+            "p50": quantile(gaps, 0.5) if gaps else None,
+            "p95": quantile(gaps, 0.95) if gaps else None,
             "all": gaps,
         },
         "failovers": [

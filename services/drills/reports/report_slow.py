@@ -9,9 +9,10 @@ from typing import Any
 from raylay.services.drills.evidence import DrillResult
 from raylay.services.drills.judgement import RunJudgement
 from raylay.services.drills.loads.load import LoadSubscriber
-from raylay.services.drills.measure import delivery_ms, percentile, rates
+from raylay.services.drills.measure import delivery_ms, rates
 from raylay.services.drills.reports.report_charts import short_name
 from raylay.services.drills.reports.report_words import first_fault_us, many, seconds
+from raylay.services.hosts.latency import quantile
 from raylay.services.messages.units import about_bytes
 from raylay.services.reports import Page, charts
 from raylay.services.verification.laws.slow_clients import ClientPath, SlowVerdict
@@ -249,7 +250,7 @@ def _others(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
             by_step[at].append(value_ms)
     xs = [(began + (number + 0.5) * STEP_US - origin_us) / 1e6 for number in range(steps)]
     series = [
-        charts.Series(name, xs, [percentile(values, share) for values in by_step], "points")
+        charts.Series(name, xs, [quantile(ms, share) if ms else None for ms in by_step], "points")
         for name, share in (("p50", 0.5), ("p99", 0.99))
     ]
     page.chart(
@@ -259,7 +260,7 @@ def _others(page: Page, result: DrillResult, verdict: SlowVerdict) -> None:
         "between regions too: of each half second.",
     )
     rows = [
-        [name, len(found), *(seconds(percentile(found, share)) for share in (0.5, 0.99, 1.0))]
+        [name, len(found), *(seconds(quantile(found, share)) for share in (0.5, 0.99, 1.0))]
         for name, since_us, until_us in _phases(result, verdict)
         if (found := _within(points, since_us, until_us))
     ]
@@ -301,8 +302,8 @@ def as_json(result: DrillResult) -> dict[str, Any] | None:
         "others_ms": [
             {
                 "phase": name,
-                "p50": percentile(within, 0.5),
-                "p99": percentile(within, 0.99),
+                "p50": quantile(within, 0.5),
+                "p99": quantile(within, 0.99),
                 "deliveries": len(within),
             }
             for name, since_us, until_us in _phases(result, found)

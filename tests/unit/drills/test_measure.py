@@ -21,7 +21,6 @@ from raylay.services.drills.measure import (
     ended_unasked,
     not_whole_again,
     open_meanwhile,
-    percentile,
     rates,
     ready_again_us,
     recovery,
@@ -45,12 +44,6 @@ def sample(
 
 def event(ms: int, name: str, kind: str, **more: Any) -> dict[str, Any]:
     return {"time_us": ms * 1000, "instance": name, "event": kind, **more}
-
-
-@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.95, 4.0), (1.0, 4.0)])
-def test_percentiles(share: float, value: float) -> None:
-    assert percentile([4.0, 1.0, 3.0, 2.0], share) == value
-    assert percentile([], share) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from raylay.services.cli import app
 from raylay.services.commands.storage import size_of
 from raylay.services.errors import ConfigurationError
 from raylay.services.hosts.check import HostFacts
-from raylay.services.hosts.latency import quantile
 from raylay.services.hosts.storage import (
     SyncMeasurement,
     acks_lines,
@@ -28,13 +27,6 @@ pytestmark = pytest.mark.covers("Utilities", "Storage Performance Testing")
 
 SMALL = SyncMeasurement(4096, [1.0] * 98 + [3.0, 8.0])
 LARGE = SyncMeasurement(1024 * 1024, [4.0, 6.0])
-
-
-def test_a_quantile_is_one_of_the_values() -> None:
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([3.0, 1.0, 2.0], 0.0) == 1.0
-    assert quantile([3.0, 1.0, 2.0], 1.0) == 3.0
-    assert quantile(range(1, 101), 0.99) == 99
 
 
 def test_a_measurement_counts_commits_and_bytes() -> None:
