@@ -367,10 +367,13 @@ def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
     return [txid, record.publisher, record.sequence, digest, run.receive_time_us]
 
 
-def position(place: JournalPlace, text: str) -> int:
+def position(place: JournalPlace, text: str, name: str = "starting") -> int:
     """Returns the last transaction id before the position that a bookmark, a list, a time, EPOCH or
     NOW names: a reader starts behind it. A bookmark names the message after it, as for a
     subscriber. A time may also be in ISO 8601, or a number since 1970.
+
+    Args:
+        name: the option that gives the position, for errors.
 
     Raises:
         ConfigurationError: the text is a range, or a message that this journal does not hold.
@@ -380,11 +383,7 @@ def position(place: JournalPlace, text: str) -> int:
     if time_us is not None:
         with place.reader() as reader:
             return reader.find_time(max(0, time_us)) - 1
-    found = place_of(text)
-    if found.bounded:
-        raise ConfigurationError(
-            f"{text} is a range: give its ends with the options `starting` and `ending`"
-        )
+    found = place_of(name, text)
     with place.reader() as reader:
         return min(_position_of(place, reader, point) for point in found.begin)
 

@@ -39,19 +39,34 @@ def parse_utc(name: str, text: str) -> dt.datetime | None:
     return found
 
 
-def place_of(text: str) -> Position:
-    """Returns the place in a log that `starting` or `ending` names, other than by a time.
+PLACE_FORMS = (
+    "0, 0|1| (now), a bookmark, or a time such as 20260102T030405Z, 2026-01-02T03:04:05+01:00, a "
+    "day, or a number since 1970"
+)
+"""The forms of the options `starting` and `ending`, for errors."""
+
+
+def place_of(name: str, text: str) -> Position:
+    """Returns the place in a log that an option names, other than by a time.
+
+    Args:
+        name: the option: `starting` or `ending`.
 
     Raises:
-        ConfigurationError: it names none.
+        ConfigurationError: it names none, or a range; the error names the option and its forms.
     """
     try:
-        return parse_position(text)
+        found = parse_position(text)
     except RemoteProtocolError:
         raise ConfigurationError(
-            f"{text[:80]!r} is no place in a log: give 0, 0|1| (now), a bookmark, or a time such "
-            "as 20260102T030405Z, 2026-01-02T03:04:05+01:00, a day, or a number since 1970"
+            f"{name} is {text[:80]!r}, which is no place in a log: give {PLACE_FORMS}"
         ) from None
+    if found.bounded:
+        raise ConfigurationError(
+            f"{name} is {text[:80]!r}, which is a range: give its ends with the options `starting` "
+            "and `ending`"
+        )
+    return found
 
 
 def time_of(text: str) -> dt.datetime | None:

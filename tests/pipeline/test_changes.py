@@ -281,6 +281,8 @@ def test_a_journal_that_was_replaced(tmp_path: Path) -> None:
     [
         ({"topic": "orders"}, "has no SOW topic named orders: its SOW topics are prices"),
         ({"topic": ""}, "named nothing"),
+        ({"starting": "soon"}, "starting is 'soon', which is no place in a log"),
+        ({"starting": '{"*": 9}', "ending": '{"*": 4}'}, "ending .* lies before starting"),
         ({"filter": "/a = 1"}, "has no option filter"),
         ({"columns": "key"}, "have no column key"),
         ({"columns": "topic,topic"}, "the option columns names topic twice"),

@@ -369,7 +369,19 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
             "there is no instance London-1: choose from Chicago-1",
         ),
         ({"path": "{}", "starting": "77|1|"}, r"Chicago-1 does not hold the message 77\|1\|"),
-        ({"path": "{}", "starting": "yesterday"}, "'yesterday' is no place in a log: give 0, "),
+        (
+            {"path": "{}", "starting": "yesterday"},
+            "starting is 'yesterday', which is no place in a log",
+        ),
+        ({"path": "{}", "ending": "[0:1|2|]"}, "ending is .*, which is a range: give its ends"),
+        (
+            {"path": "{}", "starting": "0|1|", "ending": "20260101T000055Z"},
+            r"ending 20260101T000055Z lies before starting 0\|1\| at Chicago-1",
+        ),
+        (
+            {"path": "{}", "starting": f"{PUBLISHERS[0]}|20|", "ending": f"{PUBLISHERS[0]}|9|"},
+            rf"ending {PUBLISHERS[0]}\|9\| lies before starting {PUBLISHERS[0]}\|20\| at Chicago-1",
+        ),
         ({"path": "{}", "starting": '{"a": 1}'}, "names no transaction id for Chicago-1"),
         ({"path": "{}", "ending": "{"}, 'give {"instance": last transaction id'),
         ({"path": "{}", "partition_bytes": "-1"}, "give a whole number above 0"),

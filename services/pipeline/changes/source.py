@@ -39,7 +39,8 @@ from raylay.services.pipeline.tables.content import types_at
 from raylay.services.pipeline.tables.offsets import (
     another_journal,
     bound,
-    given_txids,
+    bounds_of,
+    check_window,
     offset_of,
     replaced_since,
 )
@@ -101,6 +102,7 @@ class ChangeOptions:
             values[name] = whole_number(name, values[name])
         made = cls(**values)
         made.mode = checked_mode(made.mode)
+        check_window(made.starting, made.ending)
         return made
 
     def topic_read(self) -> ChangingTopic:
@@ -206,13 +208,9 @@ class ChangeBatchReader(DataSourceReader):
         """
         options = self._options
         topic = options.topic_read()
-        place = topic.place
-        after = bound(place, given_txids("starting", options.starting), options.starting)
-        last = last_txid(place)
-        if options.ending:
-            ends = given_txids("ending", options.ending)
-            last = min(last, bound(place, ends, options.ending))
-        return self._table.stretch(topic, after, max(after, last), True)
+        (found,) = bounds_of([topic.place], options.starting, options.ending)
+        after = found.after_txid
+        return self._table.stretch(topic, after, max(after, found.last_txid), True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows in the order of the log."""
@@ -246,7 +244,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place, text = topic.place, self._options.starting
 
         def first() -> dict[str, Any]:
-            txid = bound(place, given_txids("starting", text), text)
+            txid = bound(place, "starting", text)
             return {place.instance: {**offset_of(place, txid), "snapshot": True}}
 
         return ChangeState(self._options.state, topic).begun(first)

@@ -55,6 +55,12 @@ def new_in(start: PublisherRanges, end: PublisherRanges) -> PublisherRanges:
     return PublisherRanges({key: each for key, each in found.sets.items() if each})
 
 
+def lies_before(one: PublisherRanges, other: PublisherRanges) -> bool:
+    """Returns whether what was held at one moment lacks something of the other, and has nothing
+    else."""
+    return not new_in(other, one).sets and bool(new_in(one, other).sets)
+
+
 def united(one: PublisherRanges, other: PublisherRanges) -> PublisherRanges:
     """Returns the messages that are in either set."""
     found = one.copy()

@@ -37,6 +37,7 @@ from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.dead_letters import letters_directory
 from raylay.services.pipeline.network.offsets import (
     from_json,
+    lies_before,
     limited,
     new_in,
     portions,
@@ -45,10 +46,10 @@ from raylay.services.pipeline.network.offsets import (
 )
 from raylay.services.pipeline.network.reading import NetworkPlace, NetworkReader, ReaderPlaces
 from raylay.services.pipeline.publishing.sink import WriteOptions
-from raylay.services.pipeline.selection import place_of, time_of
+from raylay.services.pipeline.selection import time_of
 from raylay.services.pipeline.tables.columns import COLUMNS, Rows, rows_of_deliveries
 from raylay.services.pipeline.tables.content import checked_filter, types_of_fabric
-from raylay.services.pipeline.tables.offsets import StreamBegin
+from raylay.services.pipeline.tables.offsets import StreamBegin, check_window, reversed_window
 from raylay.services.pipeline.tables.option_checks import (
     choose,
     known_options,
@@ -135,6 +136,7 @@ class NetworkOptions:
                 values[name] = _seconds(name, values[name])
         made = cls(**values)
         choose(made, _CHOICES)
+        check_window(made.starting, made.ending, has_txids=False)
         if bool(made.servers) == bool(made.fabric):
             raise ConfigurationError(
                 "give either `servers` (host:port, separated by commas) or `fabric` (its name, "
@@ -200,14 +202,9 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _bookmark(text: str) -> str:
-    """Returns the bookmark of an option, which may be a time in ISO 8601 or a number since 1970.
-
-    Raises:
-        ConfigurationError: it names no place in a log.
-    """
+    """Returns the bookmark of an option, which may be a time in ISO 8601 or a number since 1970."""
     found = time_of(text)
     if found is None:
-        place_of(text)
         return text
     return f"{found.astimezone(dt.UTC):%Y%m%dT%H%M%S.%fZ}"
 
@@ -330,6 +327,8 @@ class NetworkBatchReader(DataSourceReader):
         try:
             start = reader.held(_bookmark(options.starting), goes_on=options.goes_on)
             end = reader.held(_bookmark(options.ending)) if options.ending else reader.held()
+            if options.ending and lies_before(end, start):
+                raise reversed_window(options.starting, options.ending, reader.instance)
         finally:
             reader.close()
         # A read of nothing needs a partition, too.

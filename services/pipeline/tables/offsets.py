@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import NOW
-from raylay.services.pipeline.journals import JournalPlace, position, record_told
+from raylay.services.pipeline.journals import (
+    JournalPlace,
+    OnCorrupt,
+    last_txid,
+    position,
+    record_told,
+)
+from raylay.services.pipeline.selection import PLACE_FORMS, place_of, time_of
+from raylay.services.pipeline.tables.copies import JournalBounds
 
 
 class StreamBegin:
@@ -28,9 +37,86 @@ class StreamBegin:
         return first is not None and first == start
 
 
+def check_window(starting: str, ending: str, *, has_txids: bool = True) -> None:
+    """Checks the forms of the options `starting` and `ending`, and the order of two times or of two
+    sets of transaction ids. The order of bookmarks is known to a log only.
+
+    Args:
+        ending: empty: there is no such option.
+        has_txids: whether the source has transaction ids: a journal has.
+
+    Raises:
+        ConfigurationError: an option names no place, or `ending` lies before `starting`.
+    """
+    given = {"starting": starting} | ({"ending": ending} if ending else {})
+    for name, text in given.items():
+        if not has_txids and _is_txids(text):
+            raise ConfigurationError(
+                f"{name} is {text[:80]!r}: a read over the network has no transaction ids, which "
+                f"differ between instances: give {PLACE_FORMS}"
+            )
+    txids = {name: given_txids(name, text) for name, text in given.items()}
+    times = {name: time_of(text) for name, text in given.items()}
+    for name, text in given.items():
+        if txids[name] is None and times[name] is None:
+            place_of(name, text)
+    first, last = times["starting"], times.get("ending")
+    begins, ends = txids["starting"] or {}, txids.get("ending") or {}
+    if first is not None and last is not None and last < first:
+        raise reversed_window(starting, ending)
+    for instance in begins.keys() | ends.keys():
+        after, upto = (each.get(instance, each.get("*")) for each in (begins, ends))
+        if after is not None and upto is not None and upto < after:
+            raise reversed_window(starting, ending)
+
+
+def reversed_window(starting: str, ending: str, where: str = "") -> ConfigurationError:
+    """Returns the error for an option `ending` that lies before `starting`.
+
+    Args:
+        where: the instances whose logs say so; empty: the options do.
+    """
+    return ConfigurationError(
+        f"ending {ending} lies before starting {starting}{f' at {where}' if where else ''}: a read "
+        "goes from behind starting up to ending, so no message lies between them; give them in "
+        "the order of the log"
+    )
+
+
+def bounds_of(
+    found: Iterable[JournalPlace], starting: str, ending: str, on_corrupt: OnCorrupt = "stop"
+) -> list[JournalBounds]:
+    """Returns the part of each journal from `starting` up to `ending`, or up to what is committed.
+
+    Raises:
+        ConfigurationError: an option names no place in a journal, or `ending` lies before
+            `starting` in each of them.
+        CorruptRecord: a damaged record keeps the end of a journal unknown.
+    """
+    made: list[JournalBounds] = []
+    is_reversed: list[bool] = []
+    for place in found:
+        after = bound(place, "starting", starting)
+        last = last_txid(place, on_corrupt)
+        if ending:
+            upto = bound(place, "ending", ending)
+            is_reversed.append(upto < after)
+            last = min(last, upto)
+        made.append(JournalBounds(place, after, last))
+    # A journal whose beginning was removed ends after transaction ids that it had: no mistake.
+    if all(is_reversed) and is_reversed and not any(map(_is_txids, (starting, ending))):
+        names = ", ".join(each.place.instance for each in made)
+        raise reversed_window(starting, ending, names)
+    return made
+
+
+def _is_txids(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
 def given_txids(name: str, text: str) -> dict[str, int] | None:
     """Returns transaction ids by instance, where the option is such JSON."""
-    if not text.lstrip().startswith("{"):
+    if not _is_txids(text):
         return None
     try:
         found = json.loads(text)
@@ -41,13 +127,20 @@ def given_txids(name: str, text: str) -> dict[str, int] | None:
         ) from None
 
 
-def bound(place: JournalPlace, txids: dict[str, int] | None, text: str) -> int:
-    """Returns the last transaction id before the position that an option names."""
+def bound(place: JournalPlace, name: str, text: str) -> int:
+    """Returns the last transaction id before the position that an option names.
+
+    Raises:
+        ConfigurationError: it names none in this journal.
+    """
+    txids = given_txids(name, text)
     if txids is None:
-        return position(place, text)
+        return position(place, text, name)
     found = txids.get(place.instance, txids.get("*"))
     if found is None:
-        raise ConfigurationError(f"{text} names no transaction id for {place.instance}")
+        raise ConfigurationError(
+            f"{name} is {text!r}, which names no transaction id for {place.instance}"
+        )
     return found
 
 

@@ -85,7 +85,8 @@ from raylay.services.pipeline.tables.offsets import (
     StreamBegin,
     another_journal,
     bound,
-    given_txids,
+    bounds_of,
+    check_window,
     offset_of,
     replaced_since,
 )
@@ -176,6 +177,7 @@ class ReadOptions:
                 values[name] = whole_number(name, values[name])
         made = cls(**values)
         choose(made, _CHOICES)
+        check_window(made.starting, made.ending)
         if made.filter:
             checked_filter(made.filter)
         if made.inferschema == "true" and made.schema:
@@ -511,20 +513,10 @@ class BatchReader(DataSourceReader):
             RaylayError: the journals cannot be read as the options say.
         """
         options = self.options
-        begins, ends = (
-            given_txids("starting", options.starting),
-            given_txids("ending", options.ending),
-        )
-        bounds: list[JournalBounds] = []
         wanted = options.places()
         if options.topic:
             check_held(options.topic, wanted)
-        for place in wanted:
-            after = bound(place, begins, options.starting)
-            last = last_txid(place, options.damage)
-            if options.ending:
-                last = min(last, bound(place, ends, options.ending))
-            bounds.append(JournalBounds(place, after, last))
+        bounds = bounds_of(wanted, options.starting, options.ending, options.damage)
         chosen = None
         if options.copies == "one" and len(bounds) > 1:
             chosen = JournalCopies(options.damage).chosen(bounds, PublisherRanges())
@@ -563,15 +555,11 @@ def _sample(options: ReadOptions, pieces: int) -> Iterator[tuple[pa.RecordBatch,
     """Yields the messages at so many places of each journal; at one: all of them."""
     kind = from_arrow_schema(pa.schema([(name, COLUMNS[name]) for name in SAMPLED]))
     table = StretchTable(options, kind)
-    begins, ends = given_txids("starting", options.starting), given_txids("ending", options.ending)
     wanted = options.places()
     each = -(-options.samplesize // (pieces * len(wanted)))
-    for place in wanted:
+    for bounds in bounds_of(wanted, options.starting, options.ending, options.damage):
+        place, after, last = bounds.place, bounds.after_txid, bounds.last_txid
         types = types_at(place)
-        after = bound(place, begins, options.starting)
-        last = last_txid(place, options.damage)
-        if options.ending:
-            last = min(last, bound(place, ends, options.ending))
         for piece in range(pieces):
             first = after + (last - after) * piece // pieces
             upto = min(last, first + each) if pieces > 1 else last
@@ -601,13 +589,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
-        txids = given_txids("starting", self.options.starting)
         found = self._places()
         if self.options.topic:
             check_journaled(self.options.topic, found)
         made = self._copies.begin(
             {
-                place.instance: offset_of(place, bound(place, txids, self.options.starting))
+                place.instance: offset_of(place, bound(place, "starting", self.options.starting))
                 for place in found
             }
         )

@@ -14,6 +14,7 @@ from raylay.services.pipeline.network.offsets import (
     SEQUENCE_MAX,
     covers,
     from_json,
+    lies_before,
     limited,
     new_in,
     portions,
@@ -108,3 +109,11 @@ def test_a_reader_is_sent_its_portion_and_nothing_else_of_the_same_publishers(
             left = {s for s in range(401) if s not in held.sets[publisher]}
             assert left == {s for p, s in wanted if p == publisher}
             assert held.sets[publisher].covers(401, SEQUENCE_MAX)
+
+
+@given(SETS, SETS)
+def test_what_lies_before_another_moment(one: Plain, other: Plain) -> None:
+    is_before = plain(ranges(one)) < plain(ranges(other))
+    assert lies_before(ranges(one), ranges(other)) == is_before
+    both = united(ranges(one), ranges(other))
+    assert not lies_before(both, ranges(one))

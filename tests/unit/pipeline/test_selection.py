@@ -53,8 +53,12 @@ def test_a_zone_beyond_the_first_year_is_no_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "[0:", "12|"])
-def test_what_is_no_place_in_a_log_names_the_forms_of_an_option(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no place in a log: give 0, 0\|1\| \(now\)"):
-        place_of(text)
-    for known in ("0", "0|1|", "12|34|", "20260102T030405Z", "[0:12|34|]"):
-        assert place_of(known).begin
+def test_what_is_no_place_in_a_log_names_the_option_and_its_forms(text: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^ending is .* is no place in a log: give 0, 0\|1\| \(now\)"
+    ):
+        place_of("ending", text)
+    for known in ("0", "0|1|", "12|34|", "20260102T030405Z"):
+        assert place_of("ending", known).begin
+    with pytest.raises(ConfigurationError, match=r"^starting is '\[0:12\|34\|\]', .* is a range"):
+        place_of("starting", "[0:12|34|]")
