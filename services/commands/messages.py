@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from raylay.services.fabric.plan import FabricRecord
     from raylay.services.fabric.records.registry import RegistryEntry
 
-EACH_SERVER_WAIT_S = 10.0
+EACH_SERVER_WAIT_S = 5.0
 """Time for which a command that needs each of several servers tries to reach one."""
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
 
@@ -138,37 +139,51 @@ def with_each_client(
     name: str,
     work: Callable[[Client], Awaitable[None]],
 ) -> list[str]:
-    """Connects a client to each server, one after the other, and does some work with each: to each
+    """Connects a client to each server, to all at once, and does some work with each: to each
     instance of the fabric, or of the group where one is named, or to each of `servers`.
 
     Args:
         name: the beginning of the client's name.
 
     Returns:
-        A text for each server that was not reached, with its name and the reason. It ends no work
-        with the others.
+        A text for each server that was not reached, in the order of the servers, with its name and
+        the reason. It ends no work with the others.
+
+    Raises:
+        The error of the first server, in that order, for which the work failed; it was done with
+        the others.
     """
     from raylay.services.client import Client
     from raylay.services.client.failover import Server
 
-    async def run(options: dict[str, Any]) -> None:
+    async def run(options: dict[str, Any]) -> str:
+        (one,) = options["servers"]
         wait_s = EACH_SERVER_WAIT_S
-        async with Client(**options, on_event=ConnectionLog(), connect_wait_s=wait_s) as client:
-            await work(client)
+        try:
+            async with Client(**options, on_event=ConnectionLog(), connect_wait_s=wait_s) as client:
+                await work(client)
+        except (ConnectionLost, NoUsableServer) as error:
+            where = one.instance or one.address if isinstance(one, Server) else one
+            return f"{where} does not answer: {error}"
+        return ""
 
-    unreached = []
+    async def run_all(each: list[dict[str, Any]]) -> list[str | BaseException]:
+        return await asyncio.gather(*map(run, each), return_exceptions=True)
+
     try:
-        for each in _groups_meant(fabric, group, servers):
-            with client_options(fabric, each, servers, f"{name}-{os.getpid()}") as options:
-                for one in options["servers"]:
-                    try:
-                        run_async(run(options | {"servers": [one]}))
-                    except (ConnectionLost, NoUsableServer) as error:
-                        where = one.instance or one.address if isinstance(one, Server) else one
-                        unreached.append(f"{where} does not answer: {error}")
+        with ExitStack() as stack:
+            of_each: list[dict[str, Any]] = []
+            for each in _groups_meant(fabric, group, servers):
+                found = client_options(fabric, each, servers, f"{name}-{os.getpid()}")
+                options = stack.enter_context(found)
+                of_each += (options | {"servers": [one]} for one in options["servers"])
+            results = run_async(run_all(of_each))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    return unreached
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [text for text in map(str, results) if text]
 
 
 def _groups_meant(fabric: str, group: str, servers: list[str] | None) -> list[str]:

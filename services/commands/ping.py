@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,16 +134,16 @@ def ping(
     are messages like any other: subscribers get them, and journals keep them.
     """
     plan = PingPlan(count, topic, message_type, body, timeout_s)
-    failed = False
+
+    def tell(result: PingResult) -> None:
+        if as_json:
+            echo_json(result.as_json())
+        else:
+            echo(result.line(), err=bool(result.error))
+
     with client_name("ping") as name:
-        for where, options in targets(fabric, group, server):
-            result = run_async(ping_one(name, where, options, plan))
-            failed |= bool(result.error)
-            if as_json:
-                echo_json(result.as_json())
-            else:
-                echo(result.line(), err=bool(result.error))
-    if failed:
+        found = run_async(ping_all(name, [*targets(fabric, group, server)], plan, tell))
+    if any(each.error for each in found):
         raise typer.Exit(1)
 
 
@@ -179,13 +179,39 @@ def targets(
         yield from ((where, options) for where in found)
 
 
+async def ping_all(
+    name: str,
+    targets: Iterable[tuple[Server, Mapping[str, Any]]],
+    plan: PingPlan,
+    tell: Callable[[PingResult], None],
+) -> list[PingResult]:
+    """Returns the times of instances, in their order. All are connected to at once, so that many
+    that do not answer cost the time of one; round trips are timed at one instance after the other.
+
+    Args:
+        name: name of the clients.
+        targets: the instances, each with the options of a client for it.
+        tell: function that is called with each result, in the order of the instances.
+    """
+    turn = asyncio.Lock()
+    found: list[PingResult] = []
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(ping_one(name, *each, plan, turn)) for each in targets]
+        for task in tasks:
+            found.append(await task)
+            tell(found[-1])
+    return found
+
+
 async def ping_one(
-    name: str, where: Server, options: Mapping[str, Any], plan: PingPlan
+    name: str, where: Server, options: Mapping[str, Any], plan: PingPlan, turn: asyncio.Lock
 ) -> PingResult:
     """Returns the times of one instance. A failure is told in the result, and never raised.
 
     Args:
         name: name of the client.
+        turn: lock that is held while round trips are timed: those of another instance would make
+            them slower.
     """
     from raylay.services.client import Client
     from raylay.services.client.events import Connected, Disconnected
@@ -216,7 +242,8 @@ async def ping_one(
         result.connect_ms = (client.runtime.opened_s - loop_began_s) * 1000
         result.logon_ms = total_ms - result.connect_ms
         try:
-            await _measure(client, plan, result, ends)
+            async with turn:
+                await _measure(client, plan, result, ends)
         finally:
             await client.close(flush=False)
     except RaylayError as error:

@@ -54,7 +54,7 @@ def show(
         raise RaylayError("no instance tells its readers: " + "; ".join(unreached))
     for each in unreached:
         echo(f"raylay: {each}", err=True)
-    found = merged_readers(told)
+    found = merged_readers(dict(sorted(told.items())))
     if as_json:
         echo_json(found)
         return
@@ -62,7 +62,7 @@ def show(
         for line in reader_lines(reader):
             echo(line)
     if not found:
-        echo(f"{', '.join(told)} {'has' if len(told) == 1 else 'have'} no named readers")
+        echo(f"{', '.join(sorted(told))} {'has' if len(told) == 1 else 'have'} no named readers")
 
 
 def merged_readers(told: Mapping[str, Iterable[Row]]) -> list[Row]:
@@ -126,8 +126,8 @@ def drop(
     unreached = with_each_client(fabric, group, server, "raylay-reader", ask)
     if dropped:
         verb = "keeps" if len(dropped) == 1 else "keep"
-        line = f"{', '.join(dropped)} {verb} nothing for reader {name}"
-        echo_result(as_json, line, reader=name, dropped=True, instances=dropped)
+        line = f"{', '.join(sorted(dropped))} {verb} nothing for reader {name}"
+        echo_result(as_json, line, reader=name, dropped=True, instances=sorted(dropped))
     if unreached:
         raise RaylayError(
             "an instance that was not reached may keep the reader, so drop it again when it runs: "
@@ -136,4 +136,4 @@ def drop(
     if not dropped:
         have = f"there are {', '.join(sorted(known))}" if known else "there are none"
         hint = did_you_mean(name, known) or have
-        raise RaylayError(f"{', '.join(asked)}: no reader {name[:200]!r}: {hint}")
+        raise RaylayError(f"{', '.join(sorted(asked))}: no reader {name[:200]!r}: {hint}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -22,11 +21,13 @@ from raylay.services.admin.actions import BY_HTTP, action_of, body_of, read_opti
 from raylay.services.client.credentials import credentials, tls_settings
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.cluster.ray_access import HeadSilent
+from raylay.services.fabric.ask_all import ask_all
+from raylay.services.fabric.cluster.ray_access import STATUS_TIMEOUT_S, HeadSilent
 from raylay.services.fabric.event_follower import EventAnswer, EventCursors, follow_events
 from raylay.services.fabric.interface_client import (
     ANSWER_S,
     InterfaceClient,
+    InterfaceSilent,
 )
 from raylay.services.fabric.plan import FabricRecord, admin_address, instance_config
 from raylay.services.fabric.records.registry import RegistryEntry
@@ -43,7 +44,6 @@ HEAD_S = 8.0
 HEAD_TOLD_S = 2.0
 """Time, in seconds, after which the user is told that Ray's head is waited for."""
 SHOWN_MAX = 200
-ASKED_AT_ONCE = 32
 HOW_TO_HAVE_ONE = (
     "`admin: {enabled: true}` in the fabric's file and `raylay apply` give it one "
     "(docs/administration.md)"
@@ -59,8 +59,12 @@ class FabricAccess(Protocol):
     def declared(self) -> FabricSettings:
         """Returns the settings that the fabric runs with."""
 
-    def status(self) -> dict[str, Any]:
-        """Returns every instance's own status, or why it cannot be asked."""
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+        """Returns every instance's own status, or why it cannot be asked.
+
+        Args:
+            only: names of the instances that are asked; None: all.
+        """
 
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
@@ -140,11 +144,15 @@ class InterfaceFabric:
         return [*dict.fromkeys((*front, *self._interfaces.values()))]
 
     # -- looking ---------------------------------------------------------------------------------
-    def status(self) -> dict[str, Any]:
-        """Returns every instance's own status, or why it cannot be asked."""
-        names = self.names()
-        with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
-            found = list(pool.map(self._status_of, names))
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+        """Returns every instance's own status, or why it cannot be asked.
+
+        Args:
+            only: names of the instances that are asked; None: all.
+        """
+        names = [each for each in self.names() if only is None or each in only]
+        told = ask_all(names, self._status_of, STATUS_TIMEOUT_S)
+        found = [told[each] if each in told else self._late(each) for each in names]
         return {"fabric": self.name, "directory": "", "instances": found, "left_over": []}
 
     def names(self) -> list[str]:
@@ -154,18 +162,29 @@ class InterfaceFabric:
         return [*dict.fromkeys((*self._interfaces, *self._peers))]
 
     def _status_of(self, name: str) -> dict[str, Any]:
-        base: dict[str, Any] = {"name": name, "group": "", "ready": False}
-        if self._settings is not None:
-            base["group"] = self._settings.instance(name).group
         try:
-            told = self._get(name, "raylay/status.json")
+            told = self._get(name, "raylay/status.json", STATUS_TIMEOUT_S)
         except FabricError as error:
-            if name in self._stopped:
-                return {**base, "phase": "stopped", "reason": "", "is_stopped": True}
-            return {**base, "phase": "unknown", "reason": str(error)}
+            return self._silent(name, str(error))
         if not isinstance(told, dict):
-            return {**base, "phase": "unknown", "reason": f"{name} tells no status"}
-        return {**base, "phase": "", "reason": "", **told}
+            return self._silent(name, f"{name} tells no status")
+        return {**self._base(name), "phase": "", "reason": "", **told}
+
+    def _late(self, name: str) -> dict[str, Any]:
+        reason = (
+            f"the administrator's interface of {name} has not answered within {STATUS_TIMEOUT_S:g} "
+            "s: see whether its host and its process run"
+        )
+        return self._silent(name, reason)
+
+    def _silent(self, name: str, reason: str) -> dict[str, Any]:
+        if name in self._stopped:
+            return {**self._base(name), "phase": "stopped", "reason": "", "is_stopped": True}
+        return {**self._base(name), "phase": "unknown", "reason": reason}
+
+    def _base(self, name: str) -> dict[str, Any]:
+        group = "" if self._settings is None else self._settings.instance(name).group
+        return {"name": name, "group": group, "ready": False}
 
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
@@ -174,9 +193,8 @@ class InterfaceFabric:
         names = self.names()
 
         def look(cursors: EventCursors) -> list[EventAnswer]:
-            with ThreadPoolExecutor(min(ASKED_AT_ONCE, len(names) or 1)) as pool:
-                found = pool.map(lambda name: self._events_of(name, cursors), names)
-                return [answer for answer in found if answer is not None]
+            found = ask_all(names, lambda name: self._events_of(name, cursors), STATUS_TIMEOUT_S)
+            return [answer for answer in found.values() if answer is not None]
 
         return follow_events(look, follow=follow, after_us=after_us, stop=stop)
 
@@ -190,7 +208,7 @@ class InterfaceFabric:
 
     def _events_behind(self, name: str, number: int) -> EventAnswer | None:
         try:
-            found = self._get(name, f"raylay/status.json?events_after={number}")
+            found = self._get(name, f"raylay/status.json?events_after={number}", STATUS_TIMEOUT_S)
         except FabricError:
             return None
         if not isinstance(found, dict):
@@ -261,9 +279,9 @@ class InterfaceFabric:
         return int(self.control(name, "reset_entitlement", of_user=user))
 
     # -- the way ---------------------------------------------------------------------------------
-    def _get(self, name: str, path: str) -> Any:
+    def _get(self, name: str, path: str, timeout_s: float = ANSWER_S) -> Any:
         client, front = self._way_to(name)
-        return client.get(f"{front}/{path}")
+        return client.get(f"{front}/{path}", timeout_s)
 
     def _way_to(self, name: str) -> tuple[InterfaceClient, str]:
         """Returns the interface that answers for an instance (its own, or a peer's that passes
@@ -414,8 +432,9 @@ def console_address(entry: RegistryEntry | None, addresses: Sequence[str] = ()) 
                 f"no instance of fabric {entry.name} has an administrator's interface, which "
                 f"serves the console: {HOW_TO_HAVE_ONE}"
             )
+    listening = ask_all(clients, InterfaceClient.listens, STATUS_TIMEOUT_S)
     for client in clients:
-        if client.listens():
+        if listening.get(client):
             return f"{client.url}/"
     raise FabricError(
         f"no administrator's interface answers at {', '.join(each.url for each in clients)}: "
@@ -455,17 +474,27 @@ def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
     caller = caller_of_environment()
     clients = [InterfaceClient(each, caller, _context_of_environment(each)) for each in addresses]
     found: dict[str, InterfaceClient] = {}
+    answers = ask_all(clients, _name_at, STATUS_TIMEOUT_S)
     for client in clients:
-        told = client.get("/amps/instance/name.json")
+        if client not in answers:
+            raise InterfaceSilent(
+                f"the administrator's interface at {client.url} does not answer: nothing within "
+                f"{STATUS_TIMEOUT_S:g} s"
+            )
+        told = answers[client]
         try:
             found[str(told["amps"]["instance"]["name"])] = client
         except (KeyError, TypeError):
             raise FabricError(f"{client.url} is no administrator's interface") from None
     name, peers = "", []
     with suppress(FabricError, KeyError, TypeError):  # of an instance that knows no peers
-        view = clients[0].get("/raylay/fabric.json")
+        view = clients[0].get("/raylay/fabric.json", STATUS_TIMEOUT_S)
         name, peers = str(view["fabric"]), [str(each["name"]) for each in view["instances"]]
     return InterfaceFabric(name, found, peers_of=clients[0], peers=peers)
+
+
+def _name_at(client: InterfaceClient) -> Any:
+    return client.get("/amps/instance/name.json", STATUS_TIMEOUT_S)
 
 
 def caller_of_environment() -> Caller:

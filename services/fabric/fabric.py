@@ -500,9 +500,9 @@ class Fabric:
         return self._clients.options(name, group)
 
     # -- asking ------------------------------------------------------------------------------
-    def status(self) -> dict[str, Any]:
-        """Returns every instance's own `status`, or why it cannot be asked."""
-        return self.instances.status()
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+        """Returns the `status` of each instance, or of `only` these, or why it cannot be asked."""
+        return self.instances.status(only)
 
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None

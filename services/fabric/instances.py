@@ -236,10 +236,16 @@ class InstanceHandles:
                 self.write_config(instance)
 
     # -- asking ------------------------------------------------------------------------------
-    def status(self) -> dict[str, Any]:
-        """Returns every instance's own `status`, or why it cannot be asked."""
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+        """Returns every instance's own `status`, or why it cannot be asked. All are asked at once,
+        and have `STATUS_TIMEOUT_S` together.
+
+        Args:
+            only: names of the instances that are asked; None: all.
+        """
         settings, record = self._handle.known()
-        found = self.statuses([instance.name for instance in settings.instances])
+        names = [instance.name for instance in settings.instances]
+        found = self.statuses([each for each in names if only is None or each in only])
         resting = links_at_rest(settings, record.stopped)
         for status in found:
             for name, destination in status.get("destinations", {}).items():

@@ -23,16 +23,18 @@ from raylay.services.admin.fabric_topology import FabricTopology
 from raylay.services.admin.fabric_view import PeerAnswer, fabric_document, view_of
 from raylay.services.errors import FabricError
 from raylay.services.fabric.admin_topology import configured_topology
+from raylay.services.fabric.ask_all import answers
 from raylay.services.fabric.by_interface import (
     FabricAccess,
     InterfaceFabric,
     known_interfaces,
     reach,
 )
+from raylay.services.fabric.interface_client import InterfaceClient
 from raylay.services.fabric.plan import FabricRecord
 from raylay.services.fabric.records.registry import RegistryEntry
 
-DOCUMENT_S = 10.0
+DOCUMENT_S = 5.0
 """Time, in seconds, that an interface has for the values of the fabric."""
 
 
@@ -56,6 +58,8 @@ class InterfaceLook:
     def __init__(self, fabric: InterfaceFabric) -> None:
         self._fabric = fabric
         self._clients = fabric.interfaces()
+        self._last: InterfaceClient | None = None
+        """The interface that answered last; None: none has answered."""
 
     def document(self) -> dict[str, Any]:
         """Returns the values of the fabric now.
@@ -63,23 +67,35 @@ class InterfaceLook:
         Raises:
             FabricError: no interface answers.
         """
-        first: FabricError | None = None
-        for at, client in enumerate(self._clients):
-            try:
-                found = client.get("/raylay/fabric.json", DOCUMENT_S)
-            except FabricError as error:
-                first = first or error
-                continue
-            if isinstance(found, dict):
-                # It is asked first from now on: the others may each take seconds to be silent.
-                self._clients.insert(0, self._clients.pop(at))
-                return found
+        errors: dict[InterfaceClient, FabricError] = {}
+        # The one that answered last is asked alone; the others all at once: each of them may take
+        # seconds to be silent.
+        last = [] if self._last is None else [self._last]
+        others = [each for each in self._clients if each is not self._last]
+        for asked in (last, others):
+            for client, found in answers(asked, _document_at, DOCUMENT_S):
+                if isinstance(found, dict):
+                    self._last = client
+                    return found
+                if found is not None:
+                    errors[client] = found
+        first = next((errors[each] for each in self._clients if each in errors), None)
         raise first or FabricError("no administrator's interface tells the values of the fabric")
 
     def statuses(self) -> list[dict[str, Any]]:
         """Returns the status of each instance."""
         found: list[dict[str, Any]] = self._fabric.status()["instances"]
         return found
+
+
+def _document_at(client: InterfaceClient) -> dict[str, Any] | FabricError | None:
+    """Returns the values of the fabric that an interface tells, or the error that it does not
+    answer; None: it answers with something else."""
+    try:
+        found = client.get("/raylay/fabric.json", DOCUMENT_S)
+    except FabricError as error:
+        return error
+    return found if isinstance(found, dict) else None
 
 
 class StatusLook:
@@ -167,7 +183,8 @@ def look_at(
     """
     if entry is not None and not addresses:
         settings, found = known_interfaces(entry)
-        if any(client.listens() for client in found.values()):
+        listening = answers(found.values(), InterfaceClient.listens, DOCUMENT_S)
+        if any(listens for _, listens in listening):
             yield InterfaceLook(InterfaceFabric(entry.name, found, settings))
             return
     with reach(entry, addresses, tell) as fabric:

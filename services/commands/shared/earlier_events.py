@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from raylay.services.fabric.by_interface import FabricAccess, InterfaceFabric
 
 
+LISTENS_S = 5.0
+"""Time, in seconds, in which the interfaces of all instances are found to listen or not."""
+
+
 class EarlierEvents:
     """See the file's docstring.
 
@@ -48,6 +52,7 @@ class EarlierEvents:
         Args:
             fabric: the running fabric, reached by Ray or over interfaces.
         """
+        from raylay.services.fabric.ask_all import ask_all
         from raylay.services.fabric.by_interface import InterfaceFabric, known_interfaces
 
         place = self._place
@@ -62,8 +67,10 @@ class EarlierEvents:
             return
         settings, found = known_interfaces(place.entry)
         self._interfaces = InterfaceFabric(place.name, found, settings)
+        interfaced = [name for name in elsewhere if name in found]
+        listening = ask_all(interfaced, lambda name: found[name].listens(), LISTENS_S)
         for name in elsewhere:
-            if name in found and found[name].listens():
+            if listening.get(name):
                 self._afar.add(name)
             elif place.log_directory(name) is None:
                 self._lacking[name] = place.hosts[name]

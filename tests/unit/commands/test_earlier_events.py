@@ -39,7 +39,7 @@ class InterfaceStub:
     def listens(self) -> bool:
         return self._listening
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, timeout_s: float) -> Any:
         self.asked.append(path)
         if self._error:
             raise FabricError(self._error)

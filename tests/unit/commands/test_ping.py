@@ -92,6 +92,31 @@ def test_one_that_is_away_does_not_hide_the_others(there: ServerThread) -> None:
     assert f"{away}: " in done.output and there.server.address in done.output
 
 
+def test_all_are_connected_to_at_once_and_told_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        both = asyncio.Barrier(2)
+
+        async def one(name: str, where: str, *_: Any) -> PingResult:
+            if where == "a":
+                await both.wait()
+                await asyncio.sleep(0)
+            else:
+                await both.wait()
+            return PingResult(where)
+
+        monkeypatch.setattr(ping, "ping_one", one)
+        told: list[str] = []
+        targets: Any = [("a", {}), ("b", {})]
+        plan = ping.PingPlan(1, "", "json", "", 1.0)
+        async with asyncio.timeout(60):
+            found = await ping.ping_all(
+                "desk", targets, plan, lambda each: told.append(each.address)
+            )
+        assert told == [each.address for each in found] == ["a", "b"]
+
+    asyncio.run(ask())
+
+
 def test_one_that_refuses_the_client_says_why(there: ServerThread) -> None:
     there.server.logon_refusal = "not_authenticated"
     done = raylay("--json")

@@ -2,9 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+from support.fake_server import FakeServer
+from unit.client.test_sync import ServerThread
+
+from raylay.services.client import Client
+from raylay.services.commands import messages
+from raylay.services.commands.messages import with_each_client
 from raylay.services.commands.readers import merged_readers, reader_lines
+from raylay.services.errors import CommandFailed
+
+
+def each_of(servers: list[str], work: Any) -> list[str]:
+    with ThreadPoolExecutor(1) as aside:
+        asked = aside.submit(with_each_client, "", "", servers, "raylay-reader", work)
+        return asked.result()
+
+
+def test_all_servers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work with each server goes on when all are connected: one after the other it would
+    never."""
+    monkeypatch.setattr(messages, "EACH_SERVER_WAIT_S", 2.0)
+    there = ServerThread()
+    second: FakeServer = there.run(FakeServer("B").start())
+    met: list[str] = []
+    both = asyncio.Barrier(2)
+
+    async def meet(client: Client) -> None:
+        async with asyncio.timeout(60):
+            await both.wait()
+        met.append(client.instance)
+
+    async def fail(client: Client) -> None:
+        met.append(client.instance)
+        if client.instance == "A":
+            raise CommandFailed("not_entitled", "A refuses")
+
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            deaf = f"127.0.0.1:{silent.getsockname()[1]}"
+            addresses = [there.server.address, deaf, second.address]
+            (unreached,) = each_of(addresses, meet)
+            assert sorted(met) == ["A", "B"]
+            assert unreached.startswith(f"{deaf} does not answer: ")
+            met.clear()
+            with pytest.raises(CommandFailed, match="A refuses"):
+                each_of([there.server.address, second.address], fail)
+            assert sorted(met) == ["A", "B"], "a refusal keeps no other from being told"
+    finally:
+        there.run(second.stop())
+        there.stop()
 
 
 def told(name: str, behind: int, told_s: int, **values: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,7 +64,7 @@ class Attached:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def status(self) -> dict[str, Any]:
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
         ready = self.name not in ("torn", "resting")
         instance: dict[str, Any] = {
             "name": f"{self.name}-1",
@@ -284,6 +284,26 @@ def test_topics_are_shown_with_their_rate_and_who_journals_them(
         # It has only records of a queue, which are no messages.
         ["work", "json", "0", "-", "nobody"],
     ]
+
+
+def test_topics_wait_once_for_an_instance_that_is_silent(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Collection[str] | None] = []
+
+    class OneSilent(Attached):
+        def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+            asked.append(only)
+            found = super().status()
+            if only is None:
+                found["instances"].append({"name": "orders-2", "phase": "unknown", "ready": False})
+            return found
+
+    runs(place, "orders")
+    monkeypatch.setattr(Fabric, "attach", OneSilent)
+    monkeypatch.setattr(status, "RATE_S", 0.001)
+    assert raylay("topics").exit_code == 0
+    assert asked == [None, ["orders-1"]]
 
 
 HOSTILE = "[bold]x[/bold][link=http://a]y[/link][/]\x1b[2J\x9b31m\u202e\nforged"

@@ -7,8 +7,9 @@ import base64
 import json
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -41,11 +42,13 @@ AMY = Caller("amy", "secret")
 
 @dataclass
 class Interface:
-    """Stands for an administrator's interface: what it answers, and what it was asked."""
+    """Stands for an administrator's interface: what it answers, and what it was asked. It waits for
+    `meets` before it answers."""
 
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     asked: list[tuple[str, str, Any, dict[str, str]]] = field(default_factory=list)
     port: int = 0
+    meets: Callable[[], object] = lambda: None
 
     @property
     def address(self) -> str:
@@ -64,6 +67,7 @@ def serving(**answers: Any) -> Iterator[Interface]:
             body = self.rfile.read(length)
             told = json.loads(body) if body else None
             interface.asked.append((self.command, self.path, told, dict(self.headers)))
+            interface.meets()
             status, found = interface.answers.get(self.path, (404, {"error": "there is nothing"}))
             data = found if isinstance(found, bytes) else json.dumps(found).encode()
             self.send_response(status)
@@ -172,6 +176,57 @@ def test_every_instance_is_told_or_why_not() -> None:
         assert "A-2 has no administrator's interface: `admin: {enabled: true}`" in second["reason"]
         at.answers["/raylay/status.json"] = (200, [])
         assert fabric_of(at).status()["instances"][0]["reason"] == "A-1 tells no status"
+
+
+def silent_server() -> socket.socket:
+    """A listener that takes connections and never answers."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def client_at(listener: socket.socket) -> InterfaceClient:
+    return InterfaceClient(f"127.0.0.1:{listener.getsockname()[1]}")
+
+
+def test_all_instances_are_asked_at_once() -> None:
+    """Each interface answers when all were asked: one after the other they would never answer."""
+    path = "/raylay/status.json"
+    both = threading.Barrier(2, timeout=60)
+    with serving(**{path: STATUS}) as first, serving(**{path: STATUS}) as second:
+        first.meets = second.meets = both.wait
+        first.answers["/raylay/status.json?events_after=0"] = (200, {"events": []})
+        second.answers["/raylay/status.json?events_after=0"] = (200, {"events": []})
+        name = {"amps": {"instance": {"name": "A"}}}
+        first.answers["/amps/instance/name.json"] = (200, name)
+        second.answers["/amps/instance/name.json"] = (200, name)
+        interfaces = {each.address: InterfaceClient(each.address) for each in (first, second)}
+        fabric = InterfaceFabric("f", interfaces)
+        assert [each["ready"] for each in fabric.status()["instances"]] == [True, True]
+        assert list(fabric.events()) == []
+        assert len(first.asked) == len(second.asked) == 2
+        second_asked = threading.Event()
+        second.meets = second_asked.set
+
+        def after_second() -> None:
+            first.meets = lambda: None
+            assert second_asked.wait(60)
+
+        first.meets = after_second
+        assert named_interfaces([first.address, second.address]).names() == ["A"]
+
+
+def test_many_silent_instances_cost_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_interface, "STATUS_TIMEOUT_S", 1.0)
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(silent_server()) for _ in range(40)]
+        interfaces = {f"A-{number}": client_at(each) for number, each in enumerate(listeners)}
+        began_s = time.monotonic()
+        found = InterfaceFabric("f", interfaces, stopped=["A-7"]).status(["A-7", "A-8", "A-39"])
+        found_of_all = InterfaceFabric("f", interfaces).status()["instances"]
+        assert time.monotonic() - began_s < 20.0, "40 of 1 s each would be 40 s"
+    assert [each["name"] for each in found["instances"]] == ["A-7", "A-8", "A-39"]
+    assert [each["phase"] for each in found["instances"]] == ["stopped", "unknown", "unknown"]
+    assert len(found_of_all) == 40
+    assert all("not answer" in each["reason"] for each in found_of_all)
 
 
 def test_an_action_is_posted_to_its_path() -> None:
