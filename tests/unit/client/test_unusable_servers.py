@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support.fake_server import FakeServer
+from support.listening import drain, listening
 from support.tls_files import Pair, tls_files
 from typer.testing import CliRunner
 
@@ -28,38 +28,6 @@ FAR_S = 600.0
 """How long the clients wait for a server, in seconds: longer than a test may take."""
 ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serves each connection in turn, in a thread of its own. Yields the address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def run() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    serve(connection)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-def drain(connection: socket.socket) -> None:
-    """Reads until the client has left."""
-    try:
-        while connection.recv(65536):
-            pass
-    except ConnectionError:
-        pass
 
 
 def tls_server(pair: Pair, clients_of: str = "") -> Callable[[socket.socket], None]:

@@ -1,5 +1,5 @@
 """Ray's head on a busy machine: one that gives signs of life is waited for, and one that stands
-still is told within seconds."""
+still is reported within seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from support.listening import drain, listening
 
 from raylay.services.fabric.cluster import ray_access
 from raylay.services.fabric.cluster.ray_access import HeadSilent, ask_head
@@ -19,43 +20,30 @@ SHORT_S = 0.2
 
 @contextmanager
 def head(monkeypatch: pytest.MonkeyPatch, *, lives: bool) -> Iterator[threading.Event]:
-    """Listens in the place of Ray's head. One that lives answers the first bytes of whoever
-    connects; yields an event for when it has."""
+    """Serves in the place of Ray's head. A head that lives answers the first bytes of a connection;
+    yields an event that is set then."""
     answered = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+    def serve(connection: socket.socket) -> None:
+        if lives and connection.recv(100):
+            connection.sendall(b"\0")
+            answered.set()
+        else:
+            drain(connection)
+
+    with listening(serve) as address:
 
         class Ray:
             def get_runtime_context(self) -> Any:
                 return type("Context", (), {"gcs_address": address})
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    if connection.recv(100):
-                        connection.sendall(b"\0")
-                        answered.set()
-
         monkeypatch.setattr(ray_access, "ray_module", Ray)
-        if not lives:
-            yield answered
-            return
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        try:
-            yield answered
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+        yield answered
 
 
 def test_a_head_that_gives_a_sign_of_life_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with head(monkeypatch, lives=True) as asked_for_a_sign:
-        # It answers only behind the time in which it should have.
+        # The head answers only after the time in which it should have answered.
         assert ask_head(lambda: asked_for_a_sign.wait(60) and "late", SHORT_S) == "late"
 
 
@@ -71,7 +59,7 @@ def test_an_error_that_comes_late_is_that_of_the_question(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("lives", "waited"), [(True, "0.3 s"), (False, "0.2 s")])
-def test_one_that_never_answers_is_silent(
+def test_a_head_that_never_answers_is_silent(
     lives: bool, waited: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_access, "BUSY_TIMEOUT_S", 0.3)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.listening import listening
 
 from raylay.services.admin.actions import BY_HTTP, body_of, read_options
 from raylay.services.errors import ConfigurationError, FabricError
@@ -370,20 +371,15 @@ def test_a_head_that_is_slow_is_waited_for_and_told(
         told.append(text)
         is_told.set()
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    def answer(connection: socket.socket) -> None:
+        is_told.wait(60)
+        connection.sendall(b"\0")
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                is_told.wait(60)
-                connection.sendall(b"\0")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with reach(running(tmp_path / "f", None, address), (), tell) as found:
-            assert found == "attached to f"
-        thread.join()
+    with (
+        listening(answer) as address,
+        reach(running(tmp_path / "f", None, address), (), tell) as found,
+    ):
+        assert found == "attached to f"
     assert told == [f"Ray's head at {address} does not answer yet: waiting for up to 8 s"]
 
 
