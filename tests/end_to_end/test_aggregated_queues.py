@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import pytest
 from end_to_end.test_queues import Consumer
 from end_to_end.test_views_over_queues import publish
 from support.instance_processes import Client as PlainClient
-from support.instance_processes import Server
+from support.instance_processes import Server, Servers, single
 
 from raylay.services.client import Client
-from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
 
@@ -31,21 +29,10 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(servers: Servers, tmp_path: Path) -> Server:
     queue = QueueDefinition("work", "json", underlying="orders", lease_us=60_000_000)
-    made = Server(
-        tmp_path / "solo",
-        InstanceConfig(
-            "solo",
-            "g",
-            first=True,
-            topics=(TopicRule(".*", "json"),),
-            queue_definitions=(queue,),
-        ),
-    )
-    yield made
-    if made.process.poll() is None:
-        made.kill()
+    topics = (TopicRule(".*", "json"),)
+    return single(servers, tmp_path, first=True, topics=topics, queue_definitions=(queue,))
 
 
 async def rows(client: Client, **more: Any) -> dict[str, tuple[int, int]]:

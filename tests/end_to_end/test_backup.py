@@ -49,17 +49,6 @@ def restored(path: Path, server: Server, *, force: bool = False, generation: int
     restore(path, check_backup(path), RestoreTarget(server.directory, generation), force=force)
 
 
-def publish(client: Client, first: int, last: int) -> None:
-    """Publishes so many with the client's numbers, and one for each that the instance numbers."""
-    client.publish(range(first, last + 1))
-    client.persisted(last)
-    for number in range(first, last + 1):
-        client.send(
-            {"c": "p", "t": "orders", "cid": f"n{number}", "a": "persisted"}, b"%d" % number
-        )
-        assert client.ack(cid=f"n{number}", a="persisted").header["status"] == "success"
-
-
 def sequences(server: Server) -> list[int]:
     return sorted(number for found, number in server.journal() if found == PUBLISHER)
 
@@ -101,7 +90,7 @@ def test_a_worker_of_another_host_makes_and_verifies_a_backup(
     servers: Servers, tmp_path: Path
 ) -> None:
     solo = single(servers, tmp_path)
-    publish(Client(solo.address, "publisher"), 1, 20)
+    Client(solo.address, "publisher").publish_numbered(1, 20)
     place = tmp_path / "backups"
     answer = make_there(BackupRequest(str(solo.directory), str(place), "orders", "{}"))
     path, manifest = manifest_of(answer)
@@ -114,7 +103,7 @@ def test_an_instance_that_lost_its_disk_begins_from_a_backup_and_catches_up(
     servers: Servers, tmp_path: Path
 ) -> None:
     a, b = pair(servers, tmp_path)
-    publish(Client(a.address, "publisher"), 1, 50)
+    Client(a.address, "publisher").publish_numbered(1, 50)
     publishing = Publishing(a, 51)
     publishing.goes_on()
     acknowledged = publishing.acknowledged
@@ -123,7 +112,7 @@ def test_an_instance_that_lost_its_disk_begins_from_a_backup_and_catches_up(
     last = publishing.stop()
     manifest = check_backup(path)
     assert acknowledged + 50 <= manifest.messages < last + 50
-    publish(Client(a.address, "publisher"), last + 1, last + 30)
+    Client(a.address, "publisher").publish_numbered(last + 1, last + 30)
     last += 30
     before = a.status["incarnation"]
     assert manifest.incarnation == before
@@ -143,7 +132,7 @@ def test_an_instance_that_lost_its_disk_begins_from_a_backup_and_catches_up(
     client = Client(a.address, "publisher")
     assert client.answer["status"] == "success" and client.answer["highest"] == last
     # What the instance numbers itself is taken for nothing that it numbered before.
-    publish(client, last + 1, last + 10)
+    client.publish_numbered(last + 1, last + 10)
     last += 10
     for server in (a, b):
         assert sequences(server) == [*range(1, last + 1)]
@@ -182,7 +171,7 @@ def test_a_whole_fabric_begins_from_backups_of_two_moments(
         server.wait_for_behind(READY, "data_directory_copied", 1)
     client = Client(a.address, "publisher")
     assert client.answer["highest"] == later
-    publish(client, later + 1, later + 10)
+    client.publish_numbered(later + 1, later + 10)
     for server in (a, b):
         assert sequences(server) == [*range(1, later + 11)]
         assert server.events(" conflict ") == 0
@@ -251,9 +240,9 @@ def stopped(servers: Servers, tmp_path: Path) -> tuple[Server, Path]:
     """An instance of 20 messages that is down, and a backup of 10."""
     solo = single(servers, tmp_path)
     client = Client(solo.address, "publisher")
-    publish(client, 1, 5)
+    client.publish_numbered(1, 5)
     path = backed_up(solo, tmp_path / "backups")
-    publish(client, 6, 10)
+    client.publish_numbered(6, 10)
     assert solo.stop() == 0
     return solo, path
 
@@ -281,11 +270,11 @@ def test_what_is_there_is_moved_aside_only_by_force(stopped: tuple[Server, Path]
 
 def test_a_running_instance_is_not_replaced(servers: Servers, tmp_path: Path) -> None:
     solo = single(servers, tmp_path)
-    publish(Client(solo.address, "publisher"), 1, 5)
+    Client(solo.address, "publisher").publish_numbered(1, 5)
     path = backed_up(solo, tmp_path / "backups")
     with pytest.raises(StorageLocked, match=f"pid {solo.process.pid}"):
         restored(path, solo, force=True)
-    publish(Client(solo.address, "publisher"), 6, 10)
+    Client(solo.address, "publisher").publish_numbered(6, 10)
     assert len(solo.journal()) == 20
 
 
@@ -421,4 +410,4 @@ def test_an_instance_that_was_moved_since_gets_its_present_generation(
     solo.config.save(solo.directory)
     solo.start()
     assert solo.status["generation"] == 3
-    publish(Client(solo.address, "publisher"), 6, 10)
+    Client(solo.address, "publisher").publish_numbered(6, 10)

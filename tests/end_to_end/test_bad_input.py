@@ -33,19 +33,15 @@ from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
     Command,
-    Flag,
     Kind,
     RecordBuilder,
     iterate_records,
     publisher_id,
-    run_of,
-    scan,
 )
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.gap_limit import SEQUENCES_PLAUSIBLE
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
-from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import open_environment
 from raylay.storage.state import LmdbStateStore
 from raylay.storage.stores import LmdbPublishStore
@@ -316,14 +312,7 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     for server in (first, second):
         server.kill()
     payload = b"".join(record_of("old", SEQUENCE_MAX + add) for add in range(3))
-    (chunk,) = scan(payload, sequence_max=SEQUENCE_HELD_MAX)
-    run = run_of(chunk, payload)
-    run.flags |= Flag.AWAITED
-    journal = LmdbJournal(first.directory / JOURNAL_DIRECTORY)
-    run.first_txid, run.receive_time_us = journal.recovered.next_txid, 1
-    journal.start(lambda *_: None, lambda *_: None)
-    journal.stage(run)
-    journal.close()
+    run = first.stage(payload, SEQUENCE_HELD_MAX)
     for server in (first, second):
         server.log = ""
         server.start()

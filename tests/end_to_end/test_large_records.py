@@ -27,7 +27,6 @@ from raylay.services.messages.records import (
     TOPIC_BYTES_MAX,
     TRACE_BYTES,
     TYPE_BYTES_MAX,
-    Flag,
     RecordBuilder,
     decode_record,
     publisher_id,
@@ -179,14 +178,7 @@ def test_what_an_earlier_release_let_in_is_read_and_replicated(
     for server in (first, second):
         server.kill()
     record = large("large", 16 * 1024 * 1024 - 11)
-    (chunk,) = scan(record)
-    run = run_of(chunk, record)
-    run.flags |= Flag.AWAITED
-    journal = LmdbJournal(first.directory / JOURNAL_DIRECTORY)
-    run.first_txid, run.receive_time_us = journal.recovered.next_txid, 1
-    journal.start(lambda *_: None, lambda *_: None)
-    journal.stage(run)
-    journal.close()
+    first.stage(record)
     for server in (first, second):
         server.log = ""
         server.start()

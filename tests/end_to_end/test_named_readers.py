@@ -22,25 +22,11 @@ from raylay.services.commands import messages
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import RecordBuilder
 
 pytestmark = pytest.mark.covers("Journal", "named readers that hold retention")
 
 SEGMENT_BYTES = 256 * 1024
-BODY = bytes(512)
-AT_ONCE = 25
 MESSAGES = 3_000
-
-
-def publish(client: Client, first: int, messages: int) -> None:
-    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
-    for at in range(first, first + messages, AT_ONCE):
-        records = [
-            builder.build(number, BODY, time.time_ns() // 1000)
-            for number in range(at, at + AT_ONCE)
-        ]
-        client.send({"c": "pb", "n": AT_ONCE}, b"".join(records))
-        client.persisted(at + AT_ONCE - 1)
 
 
 def say(client: Client, have: PublisherRanges | None, **more: Any) -> dict[str, Any]:
@@ -98,12 +84,12 @@ def test_a_named_reader_holds_retention_over_a_restart(servers: Servers, tmp_pat
     have = PublisherRanges()
     have.add(client.answer["publisher"], 1, 1)
     assert say(client, have)["status"] == "success"
-    publish(client, 1, MESSAGES)
+    client.publish_steadily(1, MESSAGES)
     server.wait_for("reader 'lake' needs the messages from transaction id")
     server.kill()
     server.start()
     client = Client(server.address, "desk")
-    publish(client, MESSAGES + 1, MESSAGES)
+    client.publish_steadily(MESSAGES + 1, MESSAGES)
     server.wait_for("reader 'lake' needs the messages from transaction id", 2)
     assert missing(server, client.answer["publisher"]) == 0
 
@@ -129,7 +115,7 @@ def test_a_reader_that_says_nothing_expires(servers: Servers, tmp_path: Path) ->
     server = started(servers, tmp_path)
     client = Client(server.address, "desk")
     assert say(client, PublisherRanges(), expires_s=1)["status"] == "success"
-    publish(client, 1, MESSAGES)
+    client.publish_steadily(1, MESSAGES)
     server.wait_for("reader_expired")
     wait_until_removed(server, 1)
     assert missing(server, client.answer["publisher"])

@@ -19,7 +19,7 @@ def with_an_old_copy(servers: Servers, path: Path) -> tuple[Server, Server, Path
     half of the rest by numbers of its own. A is killed."""
     a, b = pair(servers, path)
     client = Client(a.address, "publisher")
-    publish(client, 1, KEPT)
+    client.publish_numbered(1, KEPT)
     assert a.stop() == 0
     copy = path / "copy"
     shutil.copytree(a.directory, copy)
@@ -27,20 +27,9 @@ def with_an_old_copy(servers: Servers, path: Path) -> tuple[Server, Server, Path
     a.wait_for("link_caught_up", times=2)
     client = Client(a.address, "publisher")
     assert client.answer["highest"] == KEPT
-    publish(client, KEPT + 1, LAST)
+    client.publish_numbered(KEPT + 1, LAST)
     a.kill()
     return a, b, copy
-
-
-def publish(client: Client, first: int, last: int) -> None:
-    """So many numbered by the client, and one for each that the instance numbers."""
-    client.publish(range(first, last + 1))
-    client.persisted(last)
-    for number in range(first, last + 1):
-        client.send(
-            {"c": "p", "t": "orders", "cid": f"n{number}", "a": "persisted"}, b"%d" % number
-        )
-        assert client.ack(cid=f"n{number}", a="persisted").header["status"] == "success"
 
 
 def sequences(server: Server) -> list[int]:
@@ -52,7 +41,7 @@ def goes_on(a: Server, b: Server) -> None:
     """A has everything again, serves, and what it numbers is taken for nothing that it numbered."""
     client = Client(a.address, "publisher")
     assert client.answer["status"] == "success" and client.answer["highest"] == LAST
-    publish(client, LAST + 1, LAST + 10)
+    client.publish_numbered(LAST + 1, LAST + 10)
     for server in (a, b):
         assert sorted(sequences(server)) == list(range(1, LAST + 11))
         assert len(server.journal()) == 2 * (LAST + 10)
@@ -114,11 +103,11 @@ def test_a_journal_that_is_shorter_than_the_state_says_is_an_old_copy(
     """Only the journal was put back."""
     a, b = pair(servers, tmp_path)
     client = Client(a.address, "publisher")
-    publish(client, 1, KEPT)
+    client.publish_numbered(1, KEPT)
     assert a.stop() == 0
     shutil.copytree(a.directory / JOURNAL_DIRECTORY, tmp_path / "copy")
     a.start()
-    publish(Client(a.address, "publisher"), KEPT + 1, LAST)
+    Client(a.address, "publisher").publish_numbered(KEPT + 1, LAST)
     a.wait_for("link_caught_up", times=2)
     assert a.stop() == 0
     shutil.rmtree(a.directory / JOURNAL_DIRECTORY)

@@ -18,15 +18,12 @@ from raylay.services.client import Client as AsyncClient
 from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import BookmarkNotFound
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import RecordBuilder, iterate_records
+from raylay.services.messages.records import iterate_records
 from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 
 SEGMENT_BYTES = RETENTION_BYTES = 1024 * 1024
 BOUND_BYTES = RETENTION_BYTES + 3 * SEGMENT_BYTES
 """The live segment, one that is not sealed yet and the spare are beside what retention counts."""
-BODY = bytes(512)
-AT_ONCE = 25
-"""Few enough that a link which has caught up stays with its instance."""
 MESSAGES = 16_000
 """Twice the bound."""
 
@@ -35,18 +32,6 @@ def journal_bytes(server: Server) -> int:
     directory = server.directory / JOURNAL_DIRECTORY
     files = [*directory.glob("*.live"), *directory.glob("*.sealed"), *directory.glob("*.zst")]
     return sum(path.stat().st_blocks * 512 for path in files)
-
-
-def publish_steadily(client: Client, first: int, messages: int) -> None:
-    """Each frame is durable before the next: links stay caught up, and are handed over."""
-    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
-    for at in range(first, first + messages, AT_ONCE):
-        records = [
-            builder.build(number, BODY, time.time_ns() // 1000)
-            for number in range(at, at + AT_ONCE)
-        ]
-        client.send({"c": "pb", "n": AT_ONCE}, b"".join(records))
-        client.persisted(at + AT_ONCE - 1)
 
 
 def wait_until_within_its_bound(server: Server) -> None:
@@ -66,13 +51,13 @@ def test_an_idle_link_holds_no_old_segment(servers: Servers, tmp_path: Path, dir
     }
     made = pair(servers, tmp_path, of_each={**bounds, "direct_links": direct})
     client = Client(made[0].address, "desk")
-    publish_steadily(client, 1, 100)
+    client.publish_steadily(1, 100)
     # The link looks into the first segment for what the other side lacks, and is idle from then on.
     made[1].kill()
     made[1].start()
     made[0].wait_for("link_caught_up", 2)
     made[1].wait_for("link_caught_up", 2)
-    publish_steadily(client, 101, MESSAGES)
+    client.publish_steadily(101, MESSAGES)
     for server in made:
         wait_until_within_its_bound(server)
 
@@ -88,11 +73,11 @@ def test_a_replay_that_is_over_holds_no_old_segment(servers: Servers, tmp_path: 
         ),
     )
     client = Client(server.address, "desk")
-    publish_steadily(client, 1, 100)
+    client.publish_steadily(1, 100)
     reader = Client(server.address, "reader")
     reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "s"})
     reader.receive(100)
-    publish_steadily(client, 101, MESSAGES)
+    client.publish_steadily(101, MESSAGES)
     wait_until_within_its_bound(server)
 
 
@@ -109,7 +94,7 @@ def test_a_durable_subscriber_is_told_what_retention_removed(
     )
     client = Client(server.address, "desk")
     publisher = client.answer["publisher"]
-    publish_steadily(client, 1, MESSAGES)
+    client.publish_steadily(1, MESSAGES)
     wait_until_within_its_bound(server)
     have = PublisherRanges()
     have.add(publisher, 1, 50)
@@ -146,7 +131,7 @@ def test_a_durable_subscriber_that_is_paused_for_too_long_is_told_when_it_goes_o
     )
     desk = Client(server.address, "desk")
     publisher = desk.answer["publisher"]
-    publish_steadily(desk, 1, 100)
+    desk.publish_steadily(1, 100)
 
     async def work() -> None:
         told: list[MessagesMissing] = []
@@ -166,7 +151,7 @@ def test_a_durable_subscriber_that_is_paused_for_too_long_is_told_when_it_goes_o
                 for number in range(1, 101):
                     assert (await anext(subscription)).sequence == number
             await reader.pause(lenient, strict)
-            await asyncio.to_thread(publish_steadily, desk, 101, MESSAGES)
+            await asyncio.to_thread(desk.publish_steadily, 101, MESSAGES)
             await asyncio.to_thread(wait_until_within_its_bound, server)
             await reader.resume(lenient)
             first = (await anext(lenient)).sequence

@@ -6,15 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from end_to_end.test_queues import Consumer
-from support.instance_processes import Client, Server
+from support.instance_processes import Client, Server, Servers, single
 
-from raylay.services.config.instance import InstanceConfig
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.queues.definition import QueueDefinition
@@ -35,23 +33,17 @@ BUSY = ViewDefinition(
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    made = Server(
-        tmp_path / "solo",
-        InstanceConfig(
-            "solo",
-            "g",
-            first=True,
-            topics=(TopicRule(".*", "json"),),
-            queue_definitions=(
-                QueueDefinition("work", "json", underlying="orders", lease_us=60_000_000),
-            ),
-            views=(KINDS, BUSY),
+def server(servers: Servers, tmp_path: Path) -> Server:
+    return single(
+        servers,
+        tmp_path,
+        first=True,
+        topics=(TopicRule(".*", "json"),),
+        queue_definitions=(
+            QueueDefinition("work", "json", underlying="orders", lease_us=60_000_000),
         ),
+        views=(KINDS, BUSY),
     )
-    yield made
-    if made.process.poll() is None:
-        made.kill()
 
 
 class Follower(Client):

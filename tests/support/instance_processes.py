@@ -21,9 +21,14 @@ from raylay.services.config.instance import DestinationConfig, InstanceConfig, s
 from raylay.services.config.transport import TransportConfig
 from raylay.services.fabric.plan import free_port
 from raylay.services.messages.records import (
+    SEQUENCE_MAX,
+    Flag,
     Kind,
     RecordBuilder,
+    Run,
     iterate_records,
+    run_of,
+    scan,
     sequences_of,
 )
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
@@ -33,6 +38,7 @@ from raylay.services.server.data.data_files import JOURNAL_DIRECTORY
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.telemetry.tracing import TracingOptions
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_journal import LmdbJournal
 from support import forked
 from support.journal_runs import every_run
 from support.watched_instance import READ_ON_THE_LOOP
@@ -41,6 +47,9 @@ DEADLINE_S = 60.0
 """For what is awaited: only a failure comes near it."""
 START_S_MAX = 120.0
 """Until an instance serves: on a machine that does much else, with a log to copy."""
+FRAME_MESSAGES = 25
+"""Number of messages in a frame: few enough that a link which has caught up stays with its
+instance."""
 WATCHED = Path(__file__).with_name("watched_instance.py")
 
 
@@ -103,6 +112,24 @@ class Client:
             for number in sequences
         )
         self.send({"c": "pb", "n": len(sequences)}, payload)
+
+    def publish_numbered(self, first: int, last: int) -> None:
+        """Publishes a message with each of the client's numbers, and one for each number that the
+        instance gives. All of them are persisted then."""
+        self.publish(range(first, last + 1))
+        self.persisted(last)
+        for number in range(first, last + 1):
+            self.send(
+                {"c": "p", "t": "orders", "cid": f"n{number}", "a": "persisted"}, b"%d" % number
+            )
+            assert self.ack(cid=f"n{number}", a="persisted").header["status"] == "success"
+
+    def publish_steadily(self, first: int, messages: int) -> None:
+        """Publishes messages of half a KiB. Each frame is durable before the next one, so that
+        links stay caught up, and are handed over."""
+        for at in range(first, first + messages, FRAME_MESSAGES):
+            self.publish(range(at, at + FRAME_MESSAGES), text="m" * 512)
+            self.persisted(at + FRAME_MESSAGES - 1)
 
     def persisted(self, sequence: int) -> None:
         """Waits for the persisted ack of everything up to `sequence`."""
@@ -232,6 +259,19 @@ class Server:
                 if run.kind == Kind.RECORDS:
                     found += [(run.publisher, number) for number in sequences_of(run.payload)]
         return found
+
+    def stage(self, payload: bytes, sequence_max: int = SEQUENCE_MAX) -> Run:
+        """Writes records of one publisher into the journal, past the checks of an instance, while
+        no process uses it. Returns their run."""
+        (chunk,) = scan(payload, sequence_max=sequence_max)
+        run = run_of(chunk, payload)
+        run.flags |= Flag.AWAITED
+        journal = LmdbJournal(self.directory / JOURNAL_DIRECTORY)
+        run.first_txid, run.receive_time_us = journal.recovered.next_txid, 1
+        journal.start(lambda *_: None, lambda *_: None)
+        journal.stage(run)
+        journal.close()
+        return run
 
 
 class Executed(Server):
