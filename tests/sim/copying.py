@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.records import Kind, Run
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.membership.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.unavailable import decode_unavailable
-from raylay.services.verification.history import RunJournaled
-from sim import queues, stateful
 
 if TYPE_CHECKING:
     from sim.instance import Disk, Instance
@@ -51,7 +49,6 @@ def copy_log(disk: Disk, source: Instance) -> bool:
 
 
 def _write(disk: Disk, source: Instance, runs: list[Run]) -> None:
-    world, name = disk.world, disk.member.name
     for run in runs:
         disk.journal.stage(run)
     disk.journal.commit()
@@ -63,29 +60,10 @@ def _write(disk: Disk, source: Instance, runs: list[Run]) -> None:
             disk.log_lacked(run.publisher, lacked)
             continue
         sequences = tuple(n for a, b in run.ranges() for n in range(a, b + 1))
-        stateful.fold(disk.last, [run])
         for sequence in sequences:
             disk.index[run.publisher, sequence] = run
             # A copied run says when its source received it, by a clock that may have been ahead.
             came_us = source.disk.received_us.get((run.publisher, sequence), disk.world.now_us)
             received_us = min(run.receive_time_us, came_us)
             disk.received_us[run.publisher, sequence] = received_us
-        world.log(
-            RunJournaled(
-                world.now_us,
-                name,
-                disk.incarnation,
-                run.first_txid,
-                run.publisher,
-                sequences,
-                run.topic.decode(),
-                run.path,
-                run.group,
-                bool(run.flags & Flag.AWAITED),
-                bool(run.flags & Flag.LATE),
-                world.digests(run, sequences),
-                world.contents_of(run, sequences),
-                world.behind(run),
-            )
-        )
-        queues.log_recorded(disk, run)
+        disk.log_records(run, sequences)

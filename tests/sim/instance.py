@@ -330,27 +330,7 @@ class Disk:
         for text in self.sow_ledger.take_wrong():
             world.log(SowDiffers(world.now_us, name, text))
         if run.kind == Kind.RECORDS:
-            sequences = tuple(_expanded(run.ranges()))
-            stateful.fold(self.last, [run])
-            world.log(
-                RunJournaled(
-                    world.now_us,
-                    name,
-                    self.incarnation,
-                    run.first_txid,
-                    run.publisher,
-                    sequences,
-                    run.topic.decode(),
-                    run.path,
-                    run.group,
-                    bool(run.flags & Flag.AWAITED),
-                    bool(run.flags & Flag.LATE),
-                    world.digests(run, sequences),
-                    world.contents_of(run, sequences),
-                    world.behind(run),
-                )
-            )
-            queues.log_recorded(self, run)
+            self.log_records(run, tuple(_expanded(run.ranges())))
         elif run.kind == Kind.WAITER:
             root, sender, ranges = decode_note(run)
             world.log(
@@ -367,6 +347,30 @@ class Disk:
         elif run.kind == Kind.UNAVAILABLE:
             lacked = tuple(_expanded(list(decode_unavailable(run).of(run.publisher))))
             self.log_lacked(run.publisher, lacked)
+
+    def log_records(self, run: Run, sequences: tuple[int, ...]) -> None:
+        """Tells the history of the records of a run, which have these sequences."""
+        world = self.world
+        stateful.fold(self.last, [run])
+        world.log(
+            RunJournaled(
+                world.now_us,
+                self.label,
+                self.incarnation,
+                run.first_txid,
+                run.publisher,
+                sequences,
+                run.topic.decode(),
+                run.path,
+                run.group,
+                bool(run.flags & Flag.AWAITED),
+                bool(run.flags & Flag.LATE),
+                world.digests(run, sequences),
+                world.contents_of(run, sequences),
+                world.behind(run),
+            )
+        )
+        queues.log_recorded(self, run)
 
     def log_lacked(self, publisher: int, sequences: tuple[int, ...]) -> None:
         """Tells the history of what nobody has, as the journal has noted it."""
