@@ -21,7 +21,7 @@ from support.pipeline_cases import RunningInstance
 
 from raylay.services.client import SyncClient
 from raylay.services.config.journal import JournalConfig, RetentionConfig
-from raylay.services.errors import CommandFailed, ConfigurationError, StorageError
+from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.pipeline.network import source
@@ -226,9 +226,57 @@ def test_options_that_are_wrong(given: dict[str, str], words: str) -> None:
 
 
 def test_what_a_server_refuses_is_an_error_before_anything_is_read(choosy: RunningInstance) -> None:
-    reader = NetworkBatchReader(options(choosy, topic="unknown"), schema_of("body"))
-    with pytest.raises(CommandFailed, match="unknown"):
-        reader.partitions()
+    with SyncClient("desk", [choosy.address]) as client:
+        for topic in ("kept/net-a", "kept/net-b.c"):
+            client.publish(topic, b"{}")
+        client.flush()
+    made, schema = options(choosy, topic="unknown"), schema_of("body")
+    stream_of_it = NetworkStreamReader(made, schema)
+    for plan in (NetworkBatchReader(made, schema).partitions, stream_of_it.initialOffset):
+        with pytest.raises(ConfigurationError) as caught:
+            plan()
+        assert "'unknown' is not in the transaction log of Chicago-2" in str(caught.value)
+        assert "kept/net-a, kept/net-b.c" in str(caught.value)
+    stream_of_it.stop()
+
+
+def test_a_topic_of_which_there_is_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = RunningInstance(tmp_path / "Chicago-6")
+    try:
+        made, schema = options(instance, topic="net/typo"), schema_of("body")
+        told = "no message of topic net/typo is journaled at Chicago-6: the journaled topics are "
+        with pytest.raises(ConfigurationError, match=f"^{told}none at all$"):
+            NetworkBatchReader(made, schema).partitions()
+        topics = [f"net/{n}.({'x' * n}" for n in range(4)]
+        for topic in topics:
+            publish(instance, topic, range(2_000))
+        with pytest.raises(ConfigurationError) as caught:
+            NetworkBatchReader(made, schema).partitions()
+        assert str(caught.value) == told + ", ".join(topics)
+        for topic in (f"net/{n}" for n in range(10, 30)):
+            publish(instance, topic, range(2))
+        with pytest.raises(ConfigurationError, match=f"^{told}net/"):
+            NetworkBatchReader(made, schema).partitions()
+        # A content filter that finds nothing is a read like any other.
+        none = options(instance, topic="net/10", filter="/n > 5")
+        assert rows(NetworkBatchReader(none, schema)) == []
+        # A stream waits for what may come.
+        reader = NetworkStreamReader(made, schema)
+        start = reader.initialOffset()
+        assert f"{told}net/" in caplog.text and "the stream waits for the topic" in caplog.text
+        publish(instance, "net/typo", range(3))
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert numbers(rows(reader, start, end)) == [0, 1, 2]
+        caplog.clear()
+        again = NetworkStreamReader(made, schema)
+        again.initialOffset()
+        assert not caplog.text
+        for each in (reader, again):
+            each.stop()
+    finally:
+        instance.stop()
 
 
 def test_an_instance_that_lacks_what_another_had_is_waited_for(instance: RunningInstance) -> None:
@@ -469,7 +517,7 @@ def test_a_bookmark_that_retention_removed(keeping: RunningInstance) -> None:
     with pytest.raises(StorageError, match=r"Chicago-4: .* set on_data_loss to go_on"):
         NetworkBatchReader(options(keeping, **made), schema).partitions()
     left = NetworkBatchReader(options(keeping, on_data_loss="go_on", **made), schema)
-    everything = NetworkBatchReader(options(keeping), schema)
+    everything = NetworkBatchReader(options(keeping, on_data_loss="go_on"), schema)
     kept = {row["bookmark"] for row in rows(left)}
     # Retention may remove more between the two reads.
     assert {row["bookmark"] for row in rows(everything)} <= kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -14,7 +15,13 @@ from typing import Any
 from raylay.services.client.events import ClientEvent, MessagesMissing
 from raylay.services.client.messages import MessageBatch, SequenceRange
 from raylay.services.client.sync import SyncClient, SyncSubscription
-from raylay.services.errors import BookmarkNotFound, CommandFailed, RaylayError, StorageError
+from raylay.services.errors import (
+    BookmarkNotFound,
+    CommandFailed,
+    ConfigurationError,
+    RaylayError,
+    StorageError,
+)
 from raylay.services.messages.bookmarks import EPOCH, NOW, parse_position
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.pipeline.network.offsets import (
@@ -23,6 +30,7 @@ from raylay.services.pipeline.network.offsets import (
     new_in,
     told_as_held,
 )
+from raylay.services.pipeline.tables.topics import TOPICS_NAMED_MAX, not_held
 from raylay.services.sow.records import NEVER, SowRecord
 
 TO_THE_END = f"[{EPOCH}:{NOW})"
@@ -33,6 +41,9 @@ PAUSE_S, PAUSE_MAX_S = 0.05, 0.5
 """Pauses, in seconds, between two questions to an instance that lacks messages of a micro-batch."""
 TAKEN_BYTES = 8 * 1024 * 1024
 """Bytes of deliveries that become one batch of rows."""
+TOPICS_WAIT_S = 5.0
+"""Seconds for which an instance may look for a topic of which it seems to have no message, and for
+those of which it has some."""
 READER_CONNECT_WAIT_S = 3.0
 """Seconds to look for a server that is to be told a reader's place."""
 ROWS_A_QUERY = 1_000
@@ -325,6 +336,63 @@ class NetworkReader:
             if self._store.is_done or self.instance == instance:
                 self._store.discard(name)
                 return
+
+    def absent_topic(self) -> str:
+        """Returns the words for a topic of which the instance holds no message that this user may
+        read, with the topics of which it does; empty: it holds one, or does not say so within
+        `TOPICS_WAIT_S`.
+
+        Raises:
+            ConfigurationError: the instance does not journal the topic; the error names topics of
+                which it holds messages.
+            CommandFailed: it refuses the topic.
+        """
+        topic = self._place.topic
+        deadline_s = time.monotonic() + TOPICS_WAIT_S
+        try:
+            if self._first_topics(topic, deadline_s):
+                return ""
+        except TimeoutError:
+            return ""
+        except CommandFailed as error:
+            if error.reason != "not_journaled":
+                raise
+            words = not_held(topic, self.instance, self._topics(deadline_s))
+            raise ConfigurationError(f"{error}; {words}") from None
+        return not_held(topic, self.instance, self._topics(deadline_s))
+
+    def _topics(self, deadline_s: float) -> set[str]:
+        """Returns topics of which the instance holds messages that this user may read: all of them
+        where they are `TOPICS_NAMED_MAX` at most, and are found in time."""
+        found: set[str] = set()
+        while len(found) < TOPICS_NAMED_MAX:
+            known = "|".join(map(re.escape, sorted(found)))
+            try:
+                others = self._first_topics(rf"^(?!(?:{known})$)" if found else ".*", deadline_s)
+            except (TimeoutError, CommandFailed):
+                break
+            if not others - found:
+                break
+            found |= others
+        return found
+
+    def _first_topics(self, topic: str, deadline_s: float) -> set[str]:
+        """Returns the topics of the first delivery of a topic; none where there is no message.
+
+        Raises:
+            TimeoutError: the instance looked through its log until the deadline.
+            CommandFailed: the instance refuses the topic.
+        """
+        name = self._new_name()
+        subscription = self._client.subscribe(
+            topic, bookmark=TO_THE_END, bookmark_not_found="epoch", subscription_id=name
+        )
+        try:
+            batch = subscription.next_batch(max(0.0, deadline_s - time.monotonic()))
+            return set() if batch is None else {each.topic for each in batch.messages()}
+        finally:
+            subscription.unsubscribe()
+            self._store.discard(name)
 
     def records(self, message_type: str) -> Iterator[list[SowRecord]]:
         """Yields the records of the SOW topic, all of one moment. Their receipt is unknown.

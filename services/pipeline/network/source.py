@@ -7,6 +7,7 @@ client of its own, which tells the instance to send its part only. No data direc
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,8 @@ from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, Mode
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.plugins.message_types import installed_types
+
+log = logging.getLogger("raylay.pipeline")
 
 NOT_SENT = ("segment", "txid", "receive_time", "path", "group", "awaited", "late", "crossed")
 """Columns of a journal that an instance does not send to its clients. Of the times of receipt it
@@ -320,11 +323,15 @@ class NetworkBatchReader(DataSourceReader):
         """Returns a partition for each reader.
 
         Raises:
+            ConfigurationError: the instance holds no message of the topic; the error names the
+                topics that there are.
             RaylayError: no server can be reached, or it refuses what is wanted.
         """
         options = self.table.options
         reader = NetworkReader(self.table.place)
         try:
+            if options.topic != ALL_TOPICS and (absent := reader.absent_topic()):
+                raise ConfigurationError(absent)
             start = reader.held(_bookmark(options.starting), goes_on=options.goes_on)
             end = reader.held(_bookmark(options.ending)) if options.ending else reader.held()
             if options.ending and lies_before(end, start):
@@ -371,6 +378,8 @@ class NetworkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offset at which a new query begins: `starting`."""
         options = self.table.options
+        if options.topic != ALL_TOPICS and (absent := self._reader.absent_topic()):
+            log.warning("%s; the stream waits for the topic", absent)
         begin = self._reader.held(_bookmark(options.starting), goes_on=options.goes_on)
         made = to_json(begin)
         self._first.now_is(self.table.options.starting, made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from raylay.services.config.instance import INSTANCE_FILE, InstanceConfig
@@ -36,12 +36,19 @@ def check_held(topic: str, found: list[JournalPlace]) -> None:
             if wanted.matches(held.encode(), b""):
                 return
             seen.add(held)
-    few = ", ".join(sorted(seen)[:TOPICS_NAMED_MAX]) or "none at all"
     more = f" and {len(seen) - TOPICS_NAMED_MAX} more" if len(seen) > TOPICS_NAMED_MAX else ""
-    raise ConfigurationError(
-        f"no message of topic {topic} is journaled at {_names(found)}: the journaled topics are "
-        f"{few}{more}"
-    )
+    raise ConfigurationError(f"{not_held(topic, _names(found), seen)}{more}")
+
+
+def not_held(topic: str, where: str, held: Iterable[str]) -> str:
+    """Returns the words for a topic of which there is no message.
+
+    Args:
+        where: the instances that were looked at.
+        held: topics of which they hold messages; as many as `TOPICS_NAMED_MAX` are named.
+    """
+    few = ", ".join(sorted(held)[:TOPICS_NAMED_MAX]) or "none at all"
+    return f"no message of topic {topic} is journaled at {where}: the journaled topics are {few}"
 
 
 def check_journaled(topic: str, found: list[JournalPlace]) -> None:
