@@ -15,7 +15,7 @@ from raylay.services.security.control import NAME_SHOWN_MAX, PATHS, path_of
 
 BY_HTTP = frozenset(
     (
-        *("downgrade", "upgrade", "reconnect", "disconnect", "compact", "dump"),
+        *("downgrade", "upgrade", "reconnect", "disconnect", "drop_reader", "compact", "dump"),
         *("enable_proxied", "disable_proxied", "enable_transport", "disable_transport"),
         *("reset_authentication", "reset_entitlement"),
         *("compress", "archive", "remove", "admit", "run_action"),

@@ -83,6 +83,7 @@ _COMMANDS: Mapping[str, str] = {
     "upgrade": "upgrade {instance} {name}",
     "reconnect": "reconnect {instance} {name}",
     "disconnect": "disconnect {name} --instance {instance}",
+    "drop_reader": "reader drop {name} --any-user",
     "compact": "compact {instance} {name}",
     "dump": "diagnostics {instance}",
     "enable_proxied": "queue proxied {name} {instance}",
@@ -327,6 +328,15 @@ def _reset(action: AdminAction, at: _Instance) -> ActionRisk:
     return ActionRisk((f"Its users are disconnected and log on again.{known}",))
 
 
+def _drop_reader(action: AdminAction, at: _Instance) -> ActionRisk:
+    return ActionRisk(
+        (
+            f"Retention may remove messages that reader {action.name} has not read: it goes on "
+            "behind them, or where its own place says.",
+        )
+    )
+
+
 def _compact(action: AdminAction, at: _Instance) -> ActionRisk:
     return ActionRisk(("Slower meanwhile; the disk needs room for a second copy of the file.",))
 
@@ -349,6 +359,7 @@ _RISKS: Mapping[str, Callable[[AdminAction, _Instance], ActionRisk]] = {
     "upgrade": _upgrade,
     "reconnect": _reconnect,
     "disconnect": _disconnect,
+    "drop_reader": _drop_reader,
     "compact": _compact,
     "dump": _dump,
     "enable_proxied": _proxied,

@@ -30,6 +30,7 @@ PATHS: Mapping[str, str] = {
     "enable_transport": "transports/{transport}/enable",
     "disable_transport": "transports/{transport}/disable",
     "disconnect": "clients/{client}/disconnect",
+    "drop_reader": "readers/{reader}/drop",
     "compact": "sow/{topic}/compact",
     "dump": "diagnostics/dump",
     "reset_authentication": "authorization/authentication/reset",

@@ -37,7 +37,7 @@ caller would take silence for an instance that hangs, and go on."""
 TOLD = frozenset(
     (
         *("destination", "queue", "transport", "segments", "moved", "kind", "of_user"),
-        *("client", "topic"),
+        *("client", "topic", "reader"),
     )
 )
 """Details of a call that its event has. Others could replace the caller's name in it."""

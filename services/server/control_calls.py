@@ -15,6 +15,7 @@ from raylay.services.actions.requests import actions_at
 from raylay.services.errors import ConfigurationError, FabricError, StorageError
 from raylay.services.replication.membership.placement import from_wire
 from raylay.services.security.control import NAME_SHOWN_MAX, Caller
+from raylay.services.server.clients.named_readers import ReaderHolds
 from raylay.services.server.clients.sessions import ClientSessions
 from raylay.services.server.control import ControlAccess
 from raylay.services.server.data.maintenance import Maintenance
@@ -57,6 +58,7 @@ class ControlCalls:
         maintenance: Maintenance,
         placements: PlacementKeeper,
         queues: QueueManager,
+        readers: ReaderHolds,
         sow: SowManager,
         status: InstanceStatus,
         upstreams: ConnectedUpstreams,
@@ -77,6 +79,7 @@ class ControlCalls:
             "upgrade": self.upgrade,
             "reconnect": self.reconnect,
             "disconnect": self.disconnect,
+            "drop_reader": readers.drop,
             "compact": sow.compact,
             "dump": self.dump,
             "enable_proxied": partial(queues.proxied, on=True),

@@ -301,6 +301,7 @@ class InstanceParts:
             maintenance=self.maintenance,
             placements=self.placements,
             queues=self.queues,
+            readers=self.reader_holds,
             sow=self.sow,
             status=self.status,
             upstreams=self.upstreams,

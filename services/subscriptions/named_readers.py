@@ -141,9 +141,15 @@ class NamedReaders:
         found = self._readers.get(name)
         if found is not None and found.user and found.user != user:
             raise RemoteProtocolError(
-                f"reader {name!r} is another user's: give yours another name", "not_entitled"
+                f"reader {name!r} is another user's: give yours another name, or have an operator "
+                "drop that one (`raylay reader drop --any-user`)",
+                "not_entitled",
             )
         return found
+
+    def find(self, name: str) -> NamedReader | None:
+        """Returns the reader of a name, of any user; None: there is none."""
+        return self._readers.get(name)
 
     def added(self, reader: NamedReader) -> NamedReader:
         """Returns a reader with what it holds and what its name holds already. Raises

@@ -9,9 +9,11 @@ from typing import Any
 
 import msgpack
 
-from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.errors import ConfigurationError, RemoteProtocolError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.spelling import did_you_mean
 from raylay.services.protocol.client.commands import ReaderCommand
+from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.subscriptions.named_readers import NamedReader, NamedReaders
@@ -19,6 +21,7 @@ from raylay.services.subscriptions.named_readers import NamedReader, NamedReader
 READER_KEY = "reader/"
 CHECK_INTERVAL_S = 5.0
 """Time between two looks at the segments, in seconds: new ones are sealed, and readers expire."""
+NAMES_SHOWN_MAX = 20
 TELLING_MAX = 64
 """Number of commands of readers that wait for the disk; above it they are refused."""
 
@@ -99,11 +102,9 @@ class ReaderHolds:
             self._telling -= 1
 
     async def _tell(self, command: ReaderCommand, user: str) -> None:
-        state, key = self._instance.state, READER_KEY + command.name
         if command.release:
             self.readers.check_user(command.name, user)
-            await state.put({key: None})
-            self.readers.forget(command.name)
+            await self._forget(command.name)
         else:
             reader = NamedReader(
                 command.name,
@@ -118,11 +119,38 @@ class ReaderHolds:
             if command.adds:
                 reader = self.readers.added(reader)
             self.readers.check(reader)
-            await state.put({key: reader.pack()})
+            await self._instance.state.put({READER_KEY + reader.name: reader.pack()})
             self.readers.take(reader)
         # Nothing that it needs goes from here on; what it does not need goes when that is known.
         self._release()
         await self._measure()
+
+    async def _forget(self, name: str) -> None:
+        await self._instance.state.put({READER_KEY + name: None})
+        self.readers.forget(name)
+
+    async def drop(self, reader: str) -> str:
+        """Forgets a reader of any user, as a control call; on disk when this returns. Returns a
+        sentence.
+
+        Raises:
+            ConfigurationError: there is no reader of this name.
+            StorageError: it cannot be written.
+        """
+        name = self._runtime.config.name
+        async with self._working:
+            found = self.readers.find(reader)
+            if found is None:
+                known = [each.name for each in self.readers]
+                have = f"it has {', '.join(sorted(known)[:NAMES_SHOWN_MAX]) or 'none'}"
+                hint = did_you_mean(reader, known) or have
+                raise ConfigurationError(
+                    f"{name} has no reader {reader[:NAME_SHOWN_MAX]!r}: {hint}"
+                )
+            await self._forget(reader)
+            await self._measure()
+        of_user = f" of user {found.user}" if found.user else ""
+        return f"{name} keeps nothing for reader {reader}{of_user}"
 
     async def _measure(self) -> None:
         if len(self.readers):
@@ -158,10 +186,9 @@ class ReaderHolds:
         async with self._working:
             for each in self.readers.expired(self._runtime.aging_us()):
                 try:
-                    await self._instance.state.put({READER_KEY + each.name: None})
+                    await self._forget(each.name)
                 except StorageError:
                     return  # It is tried again, and the disk's failure is reported by commits.
-                self.readers.forget(each.name)
                 self._runtime.report("reader_expired", reader=each.name, expires_s=each.expires_s)
             await self._measure()
 

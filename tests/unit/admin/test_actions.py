@@ -23,7 +23,7 @@ from raylay.services.security.control import PATHS, path_of
 
 NAMES = {
     "destination": "a/b", "queue": "json/jobs", "transport": "any", "segments": "17",
-    "client": "7", "topic": "json/orders", "action": "recover",
+    "client": "7", "topic": "json/orders", "action": "recover", "reader": "lake",
 }  # fmt: skip
 
 

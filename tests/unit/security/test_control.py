@@ -28,7 +28,8 @@ from raylay.services.security.permissions import EVERYTHING, NOTHING, read_permi
 
 ROOT = Path(__file__).parents[3]
 NAMES = {"destination": "B", "queue": "work", "transport": "tls", "segments": "all", "moved": "A-1",
-         "client": "7", "topic": "orders", "action": "recover"}  # fmt: skip
+         "client": "7", "topic": "orders", "action": "recover",
+         "reader": "lake"}  # fmt: skip
 DOCUMENTED = {
     "downgrade": "/amps/administrator/replication/B/downgrade",
     "upgrade": "/amps/administrator/replication/B/upgrade",

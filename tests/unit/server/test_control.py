@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 from argon2 import PasswordHasher
 
+from raylay.services.client import SyncClient
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.errors import ConfigurationError, ControlRefused, FabricError
+from raylay.services.errors import CommandFailed, ConfigurationError, ControlRefused, FabricError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.plugins import authentication as modules
 from raylay.services.security.control import AdminConfig, Caller, path_of
 from raylay.services.security.credentials import Answer, Challenge, Credentials, LogonDenied
@@ -102,6 +104,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "admit": {"senders": [], "force": True},
     "reconnect": {"destination": "B"},
     "disconnect": {"client": "7"},
+    "drop_reader": {"reader": "lake"},
     "compact": {"topic": "orders"},
     "dump": {},
     "enable_proxied": {"queue": "work"},
@@ -182,6 +185,35 @@ def test_who_may_control_it_does_and_the_events_say_who_and_what(place: Place) -
         ("amy", "/amps/administrator/replication/B/downgrade"),
     ]
     assert [each["name"] for each in place.thread.status()["moved"]] == ["Z"]
+
+
+@pytest.mark.covers("Journal", "an operator drops a named reader of any user")
+def test_an_operator_drops_a_reader_of_any_user(place: Place) -> None:
+    def names() -> list[str]:
+        return [each["name"] for each in place.thread.status()["readers"]]
+
+    address = [place.thread.status()["transports"][0]["address"]]
+    number = place.thread.events()[-1]["number"]
+    with SyncClient("eve-program", address, user_id="eve") as eve:
+        eve.readers.tell("lake", "orders", PublisherRanges())
+    with (
+        SyncClient("zoe-program", address, user_id="zoe") as zoe,
+        pytest.raises(CommandFailed, match="have an operator drop that one"),
+    ):
+        zoe.readers.drop("lake")
+    with pytest.raises(ControlRefused, match="/amps/administrator/readers/lake/drop"):
+        place.thread.control("drop_reader", {"reader": "lake"}, EVE)
+    with pytest.raises(ConfigurationError, match="solo has no reader 'lak': did you mean lake"):
+        place.thread.control("drop_reader", {"reader": "lak"}, AMY)
+    assert names() == ["lake"], "nobody has dropped it"
+    told = place.thread.control("drop_reader", {"reader": "lake"}, AMY)
+    assert told == "solo keeps nothing for reader lake of user eve" and names() == []
+    (event,) = (
+        each
+        for each in place.thread.events(number)
+        if each["event"] == "control" and each["path"].endswith("/lake/drop")
+    )
+    assert (event["user"], event["reader"]) == ("amy", "lake")
 
 
 @pytest.mark.covers("Configuration", "who may not control an instance changes nothing")
