@@ -209,6 +209,12 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         self.words = b""
 
     def put(self, sequence: int, record: bytes) -> None:
+        """Adds a record, whose sequence is above `highest`.
+
+        Raises:
+            PublishStoreFull: a limit is reached; nothing was added.
+            ValueError: the sequence is not above `highest`; nothing was added.
+        """
         if self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max:
             raise _full(self)
         if sequence <= self.highest:
@@ -221,10 +227,12 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         """Nothing to do."""
 
     def advance(self, highest: int) -> None:
+        """Raises `highest` without a record: numbering continues behind it."""
         if highest > self.highest:
             self.highest = highest
 
     def acknowledge(self, upto: int) -> None:
+        """Drops every record up to this sequence."""
         entries = self._entries
         dropped_bytes = 0
         while entries and entries[0][0] <= upto:
@@ -232,12 +240,15 @@ class MemoryPublishStore(_EntryCounts[bytes]):
         self.bytes -= dropped_bytes
 
     def drop(self, ranges: Iterable[Range]) -> None:
+        """Drops the records of these inclusive ranges of sequences."""
         gone = _above_prefix(self, ranges)
         if gone:
             self._entries = deque(entry for entry in self._entries if entry[0] not in gone)
             self.bytes = sum(len(record) for _, record in self._entries)
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Returns an iterator of (sequence, record) from `first` on, in order, as the store is at
+        the call."""
         return iter([entry for entry in self._entries if entry[0] >= first])
 
     def close(self) -> None:
@@ -315,6 +326,12 @@ class LmdbPublishStore(_EntryCounts[int]):
             ) from None
 
     def put(self, sequence: int, record: bytes) -> None:
+        """Adds a record, whose sequence is above `highest`. Durable from the next `flush` on.
+
+        Raises:
+            PublishStoreFull: a limit is reached; nothing was added.
+            ValueError: the sequence is not above `highest`; nothing was added.
+        """
         length = len(record)
         if self.bytes >= self.bytes_max or len(self._entries) >= self.messages_max:
             raise _full(self)
@@ -326,6 +343,13 @@ class LmdbPublishStore(_EntryCounts[int]):
         self.highest = sequence
 
     def flush(self) -> None:
+        """Makes every record put so far, and what was dropped, durable in one synced write. Does
+        nothing where nothing changed.
+
+        Raises:
+            StorageFull: no space; the records stay in the store, and the next flush tries again.
+            StorageError: the file cannot be written.
+        """
         pending = self._pending
         if not (pending or self._meta_changed or self._surplus):
             return
@@ -352,6 +376,8 @@ class LmdbPublishStore(_EntryCounts[int]):
 
     @property
     def words(self) -> builtins.bytes:
+        """Returns the reports of instances about where the client may fail over to, as they were
+        set last; empty: none yet. On disk with the next `flush`."""
         return self._words
 
     @words.setter
@@ -360,11 +386,13 @@ class LmdbPublishStore(_EntryCounts[int]):
         self._meta_changed = True
 
     def advance(self, highest: int) -> None:
+        """Raises `highest` without a record: numbering continues behind it."""
         if highest > self.highest:
             self.highest = highest
             self._meta_changed = True
 
     def acknowledge(self, upto: int) -> None:
+        """Drops every record up to this sequence; on disk with the next `flush`."""
         entries = self._entries
         upto = min(upto, self.highest)  # what is put later was not meant
         if upto <= self._acknowledged:
@@ -385,6 +413,8 @@ class LmdbPublishStore(_EntryCounts[int]):
         self._meta_changed = True
 
     def drop(self, ranges: Iterable[Range]) -> None:
+        """Drops the records of these inclusive ranges of sequences; on disk with
+        the next `flush`."""
         gone = _above_prefix(self, ranges)
         if not gone:
             return
@@ -417,6 +447,11 @@ class LmdbPublishStore(_EntryCounts[int]):
         yield from pending
 
     def close(self) -> None:
+        """Flushes and closes the store, and lets another client use its file.
+
+        Raises:
+            StorageError: the last flush failed; the file is closed all the same.
+        """
         try:
             self.flush()
         finally:
@@ -508,15 +543,20 @@ class MemoryBookmarkStore:
         return have
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
+        """Notes that the subscriber has processed the publisher's messages first..last."""
         self._of(subscription).add(publisher, first, last)
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
+        """Notes a persisted ack: the subscriber has all of the subscription's messages in `ranges`,
+        and they are durable."""
         self._of(subscription).update(ranges)
 
     def load(self, subscription: str) -> PublisherRanges:
+        """Returns a copy of the set of messages that the subscription has."""
         return self._of(subscription).copy()
 
     def discard(self, subscription: str) -> None:
+        """Forgets the subscription."""
         self._have.pop(subscription, None)
 
     def flush(self) -> None:
@@ -583,19 +623,30 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
             raise CorruptRecord(f"{self._path} is damaged: {error}", str(self._path)) from None
 
     def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
+        """Notes that the subscriber has processed the publisher's messages first..last; on disk
+        with the next `flush`."""
         self._of(subscription).add(publisher, first, last)
         self._changed.add((subscription, publisher))
 
     def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
+        """Notes a persisted ack: the subscriber has all of the subscription's messages in `ranges`,
+        and they are durable. On disk with the next `flush`."""
         self._of(subscription).update(ranges)
         self._changed.update((subscription, publisher) for publisher in ranges.sets)
 
     def discard(self, subscription: str) -> None:
+        """Forgets the subscription; on disk with the next `flush`."""
         self._have.pop(subscription, None)
         self._discarded.add(subscription)
         self._changed = {pair for pair in self._changed if pair[0] != subscription}
 
     def flush(self) -> None:
+        """Makes everything so far durable, in one synced write.
+
+        Raises:
+            StorageFull: no space; the next flush tries again.
+            StorageError: the file cannot be written.
+        """
         if not (self._changed or self._discarded):
             return
         try:
@@ -615,6 +666,11 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         self._discarded.clear()
 
     def close(self) -> None:
+        """Flushes and closes the store, and lets another client use its file.
+
+        Raises:
+            StorageError: the last flush failed; the file is closed all the same.
+        """
         try:
             self.flush()
         finally:

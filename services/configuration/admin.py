@@ -87,6 +87,7 @@ class AdminSettings(Section):
 
     @property
     def names_module(self) -> bool:
+        """Returns whether a module is named that says who a caller is, or what a caller may do."""
         return self.authentication is not None or self.entitlement is not None
 
     @property

@@ -281,6 +281,7 @@ class LogSettings(LogTargetSettings):
 
     @property
     def targets(self) -> tuple[LogTargetSettings, ...]:
+        """Returns every target of the log: this one, then those of `also`."""
         return (self, *self.also)
 
 

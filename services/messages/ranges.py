@@ -42,6 +42,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
         self.of(publisher).add(first, last)
 
     def add_ranges(self, publisher: int, ranges: Iterable[Range]) -> None:
+        """Adds inclusive ranges of a publisher's sequences."""
         found = self.of(publisher)
         for first, last in ranges:
             found.add(first, last)
@@ -105,6 +106,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
                     self._own.add(publisher)
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
+        """Returns whether every sequence of these inclusive ranges of a publisher is in the set."""
         found = self.sets.get(publisher)
         return found is not None and all(found.covers(first, last) for first, last in ranges)
 
@@ -118,6 +120,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
 
     @property
     def count(self) -> int:
+        """Returns the number of messages in the set."""
         return sum(each.count for each in self.sets.values())
 
     def __eq__(self, other: object) -> bool:
@@ -133,6 +136,7 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return f"PublisherRanges({self.sets!r})"
 
     def items(self) -> Iterator[tuple[int, Range]]:
+        """Yields each publisher with each of its inclusive ranges of sequences."""
         for publisher, ranges in self.sets.items():
             for pair in ranges:
                 yield publisher, pair

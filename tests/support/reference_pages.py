@@ -81,14 +81,14 @@ def _described(name: str, found: Any) -> Iterator[str]:
             yield "A part of the [settings of a fabric](settings.md).\n"
         elif not issubclass(found, enum.Enum):
             yield _code(f"{name}{_signature(found)}")
-        yield _text(inspect.getdoc(found) if "__doc__" in vars(found) else None)
+        yield _text(name, inspect.getdoc(found) if "__doc__" in vars(found) else None)
         for each, member in vars(found).items():
             if each.startswith("_") or isinstance(found, enum.EnumMeta):
                 continue
             yield from _member(name, each, member)
     elif inspect.isfunction(found):
         yield _code(f"{name}{_signature(found)}")
-        yield _text(inspect.getdoc(found))
+        yield _text(name, inspect.getdoc(found))
     else:
         yield f"`{str(found).replace('typing.', '')}`\n"
 
@@ -96,7 +96,7 @@ def _described(name: str, found: Any) -> Iterator[str]:
 def _member(owner: str, name: str, member: Any) -> Iterator[str]:
     if isinstance(member, property):
         yield f"### {owner}.{name}\n"
-        yield _text(inspect.getdoc(member))
+        yield _text(f"{owner}.{name}", inspect.getdoc(member))
         return
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     if not inspect.isfunction(function):
@@ -104,7 +104,7 @@ def _member(owner: str, name: str, member: Any) -> Iterator[str]:
     front = "await " if inspect.iscoroutinefunction(inspect.unwrap(function)) else ""
     yield f"### {owner}.{name}\n"
     yield _code(f"{front}{name}{_signature(function)}")
-    yield _text(inspect.getdoc(function))
+    yield _text(f"{owner}.{name}", inspect.getdoc(function))
 
 
 def _signature(found: Any) -> str:
@@ -142,8 +142,14 @@ def _code(text: str) -> str:
     return f"```python\n{text}\n```\n"
 
 
-def _text(docstring: str | None) -> str:
-    """Returns a docstring as Markdown: its sections are lists."""
+def _text(name: str, docstring: str | None) -> str:
+    """Returns the docstring of a name as Markdown: its sections are lists.
+
+    Raises:
+        ValueError: there is none, so that the name would have an empty entry.
+    """
+    if not (docstring or "").strip():
+        raise ValueError(f"{name} has no docstring, and would have an empty entry: write one")
     lines: list[str] = []
     section = ""
     for line in (docstring or "").splitlines():

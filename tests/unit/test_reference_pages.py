@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.reference_pages import (
     PYTHON_PAGE,
@@ -36,6 +38,29 @@ def test_every_public_name_and_its_methods_are_there() -> None:
     for method in ("Client.publish", "Client.subscribe", "SyncClient.queue", "Fabric.start"):
         assert f"\n### {method}\n" in page
     assert " object at " not in page, "the address of an object differs in each process"
+
+
+@pytest.mark.parametrize("owner", ["MemoryPublishStore", "LmdbBookmarkStore"])
+def test_a_name_without_a_text_is_refused(owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled() -> None: ...
+
+    monkeypatch.setattr(getattr(raylay, owner), "discard", spoiled, raising=False)
+    with pytest.raises(ValueError, match=rf"^{owner}\.discard has no docstring"):
+        python_page()
+    monkeypatch.setattr(getattr(raylay, owner), "discard", property(lambda _: 1), raising=False)
+    with pytest.raises(ValueError, match=rf"^{owner}\.discard has no docstring"):
+        python_page()
+
+
+def test_no_entry_is_empty() -> None:
+    """A heading is followed by a text, not by the next heading, though a signature is there."""
+    entries = re.split(r"^#{2,3} (.+)$", python_page(), flags=re.MULTILINE)[1:]
+    empty = [
+        name
+        for name, body in zip(entries[::2], entries[1::2], strict=True)
+        if not re.sub(r"```python\n.*?```", "", body, flags=re.DOTALL).strip()
+    ]
+    assert empty == []
 
 
 def test_every_command_and_option_is_there() -> None:
