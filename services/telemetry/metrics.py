@@ -55,6 +55,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raylay.services.errors import ConfigurationError
@@ -388,17 +389,9 @@ _OF_EACH = (
 )
 """Key in the snapshot, label, and metric descriptions, for each kind of part that has metrics of
 its own."""
-KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
-    "commit_latency",
-    *(key for key, _, _ in _OF_EACH),
-}
-DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
-SOW_TOPIC_KEYS = frozenset(item.key for item in _OF_SOW_TOPIC)
-VIEW_KEYS = frozenset(item.key for item in _OF_VIEW)
-CONFLATED_TOPIC_KEYS = frozenset(item.key for item in _OF_CONFLATED_TOPIC)
-SHARE_KEYS = frozenset(item.key for item in _OF_SHARE)
-QUEUE_KEYS = frozenset(item.key for item in _OF_QUEUE)
-CERTIFICATE_KEYS = frozenset(item.key for item in _OF_CERTIFICATE)
+KEYS_OF_EACH = {key: frozenset(item.key for item in items) for key, _, items in _OF_EACH}
+"""Keys of a part in the snapshot, by the key of its kind."""
+KEYS = frozenset(item.key for item in _OF_INSTANCE) | {"commit_latency", *KEYS_OF_EACH}
 
 
 class Metrics:
@@ -428,19 +421,14 @@ class Metrics:
         Raises:
             ConfigurationError: the extra is not installed, or the port cannot be opened.
         """
-        try:
-            from prometheus_client import CollectorRegistry, make_wsgi_app
-        except ImportError as error:
-            raise ConfigurationError(
-                "metrics need an extra: pip install 'raylay[prometheus]'"
-            ) from error
+        prometheus = _prometheus()
         if self._server is not None:
             raise ConfigurationError(f"the metrics of {self._instance_name} are being served")
         from raylay.services.telemetry.metrics_server import MetricsServer
 
-        registry = CollectorRegistry()
+        registry = prometheus.CollectorRegistry()
         try:
-            self._server = MetricsServer(host, port, make_wsgi_app(registry))
+            self._server = MetricsServer(host, port, prometheus.make_wsgi_app(registry))
         except OSError as error:
             raise ConfigurationError(
                 f"metrics of {self._instance_name}: cannot open {host}:{port}: {error.strerror}"
@@ -457,16 +445,11 @@ class Metrics:
         Raises:
             ConfigurationError: the extra is not installed.
         """
-        try:
-            from prometheus_client import CollectorRegistry, generate_latest
-        except ImportError as error:
-            raise ConfigurationError(
-                "metrics need an extra: pip install 'raylay[prometheus]'"
-            ) from error
+        prometheus = _prometheus()
         if self._registry is None:
-            self._registry = CollectorRegistry()
+            self._registry = prometheus.CollectorRegistry()
             self._provider = self._make_provider(self._registry)
-        return generate_latest(self._registry)
+        return bytes(prometheus.generate_latest(self._registry))
 
     def stop(self) -> None:
         """Closes the port. A second call does nothing."""
@@ -612,6 +595,16 @@ class Metrics:
         )
         data = Histogram([point], AggregationTemporality.CUMULATIVE)
         return Metric("commit_latency", "of one synced commit", "s", data)
+
+
+def _prometheus() -> ModuleType:
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise ConfigurationError(
+            "metrics need an extra: pip install 'raylay[prometheus]'"
+        ) from error
+    return prometheus_client
 
 
 def _label(name: object) -> str:

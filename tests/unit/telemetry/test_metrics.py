@@ -24,16 +24,9 @@ from support.promlint import problems
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.telemetry.metrics import (
-    _OF_EACH,
-    CERTIFICATE_KEYS,
-    CONFLATED_TOPIC_KEYS,
-    DESTINATION_KEYS,
     KEYS,
+    KEYS_OF_EACH,
     PARTS_MAX,
-    QUEUE_KEYS,
-    SHARE_KEYS,
-    SOW_TOPIC_KEYS,
-    VIEW_KEYS,
     LatencyHistogram,
     Metrics,
 )
@@ -75,11 +68,6 @@ def scrape(port: int) -> dict[str, float]:
     }
 
 
-EACH = {
-    *("certificates", "conflated_topics", "destinations", "queues", "shares", "sow_topics"),
-    "views",
-}
-"""Parts of a snapshot with metrics of their own."""
 DISK = {"journal_bytes", "disk_free_bytes", "disk_bytes"}
 """Keys that a scrape looks up by itself, where the snapshot names the places."""
 PLACES = {"pid": os.getpid(), "journal_directory": str(Path(__file__).parent)}
@@ -90,8 +78,8 @@ def whole() -> dict[str, Any]:
     told: dict[str, Any] = dict.fromkeys(KEYS - DISK, 1)
     told["commit_latency"] = LatencyHistogram()
     told["places"] = PLACES
-    for key, _, items in _OF_EACH:
-        told[key] = {"json/orders": {item.key: 1 for item in items}}
+    for kind, keys in KEYS_OF_EACH.items():
+        told[kind] = {"json/orders": dict.fromkeys(keys, 1)}
     return told
 
 
@@ -233,22 +221,22 @@ def test_every_key_is_served() -> None:
     for duration_ns in (500_000, 1_000_000, 1_500_000, 9_000_000):
         histogram.record(duration_ns)
     snapshot: dict[str, Any] = {
-        key: number for number, key in enumerate(sorted(KEYS - {"commit_latency", *EACH}), 1)
+        key: number
+        for number, key in enumerate(sorted(KEYS - {"commit_latency", *KEYS_OF_EACH}), 1)
     }
     snapshot["commit_latency"] = histogram
-    snapshot["destinations"] = {
-        "London-1": {key: n for n, key in enumerate(sorted(DESTINATION_KEYS), 1)},
-        "Paris 2": {"connected": True, "sync": False},
+    names = {
+        "destinations": "London-1",
+        "sow_topics": "json/orders",
+        "views": "json/sums",
+        "conflated_topics": "json/slow",
+        "queues": "json/work",
     }
-    snapshot["sow_topics"] = {
-        "json/orders": {key: n for n, key in enumerate(sorted(SOW_TOPIC_KEYS), 1)}
-    }
-    snapshot["views"] = {"json/sums": {key: n for n, key in enumerate(sorted(VIEW_KEYS), 1)}}
-    snapshot["conflated_topics"] = {
-        "json/slow": {key: n for n, key in enumerate(sorted(CONFLATED_TOPIC_KEYS), 1)}
-    }
+    for kind, name in names.items():
+        keys = sorted(KEYS_OF_EACH[kind])
+        snapshot[kind] = {name: {key: number for number, key in enumerate(keys, 1)}}
+    snapshot["destinations"]["Paris 2"] = {"connected": True, "sync": False}
     snapshot["shares"] = {"client_user": {"reached": 7}}
-    snapshot["queues"] = {"json/work": {key: n for n, key in enumerate(sorted(QUEUE_KEYS), 1)}}
     snapshot["certificates"] = {"/tls/a.crt": {"expires_in_ms": -2_500}}
     with serving(lambda: snapshot) as port:
         found = scrape(port)
@@ -280,11 +268,9 @@ def test_every_key_is_served() -> None:
     work = '{instance="Chicago-1",queue="json/work"}'
     assert found["raylay_queue_consumers" + work] == 1
     assert found["raylay_queue_oldest_lease_age_seconds" + work] == 0.006
-    parts = (
-        *(DESTINATION_KEYS, SOW_TOPIC_KEYS, VIEW_KEYS, CONFLATED_TOPIC_KEYS),
-        *(SHARE_KEYS, QUEUE_KEYS, CERTIFICATE_KEYS),
+    one_of_each = len(KEYS - {"commit_latency", *KEYS_OF_EACH}) + sum(
+        map(len, KEYS_OF_EACH.values())
     )
-    one_of_each = len(KEYS - {"commit_latency", *EACH}) + sum(map(len, parts))
     assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 2
 
 
