@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -142,6 +142,21 @@ _FIRST_US, _LAST_US = (
     (each.replace(tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(microseconds=1)
     for each in (datetime.datetime.min, datetime.datetime.max)
 )
+
+
+def number_in(query: Mapping[str, str], name: str, default: int, maximum: int) -> int:
+    """Returns a whole number of a query, `default` where the query has none of the name, and
+    `maximum` where the number is larger.
+
+    Raises:
+        ConfigurationError: the value is no whole number from 0 on.
+    """
+    text = query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        raise ConfigurationError(f"{name}={text[:40]!r} is no number: give one from 0 on")
+    return min(int(text), maximum)
 
 
 def format_time(time_us: int) -> str:

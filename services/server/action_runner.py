@@ -269,9 +269,9 @@ class ActionControl:
         elif kind == "report":
             event = str(header["event"])
             if event in EVENTS:
-                self._runtime.report(event, **protocol.read_map(body))
+                self._runtime.report(event, **admin_control.read_map(body))
         elif kind == "status":
-            self._status = protocol.read_map(body)
+            self._status = admin_control.read_map(body)
         elif kind == "ready":
             self._ready()
         elif kind == "settled":

@@ -156,7 +156,7 @@ class AdminInterface:
         elif header["c"] == "truncated":
             self._truncated(int(header["n"]), body)
         elif header["c"] == "ask":
-            self._asked(int(header["n"]), str(header["what"]), protocol.read_arguments(body))
+            self._asked(int(header["n"]), str(header["what"]), protocol.read_map(body))
 
     def _truncated(self, number: int, body: bytes) -> None:
         waiting = self._truncating.get(number)

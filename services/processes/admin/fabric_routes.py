@@ -23,6 +23,7 @@ from raylay.services.admin.fabric_problems import (
 from raylay.services.admin.fabric_summary import InstanceSummary, Summarizer
 from raylay.services.admin.fabric_topology import FabricTopology
 from raylay.services.admin.fabric_view import fabric_document, standing_alone, view_of
+from raylay.services.admin.requests import number_in
 from raylay.services.errors import ConfigurationError, ControlRefused
 from raylay.services.processes.admin.answers import error_answer
 from raylay.services.processes.admin.drill_reports import DrillReports
@@ -272,8 +273,8 @@ class FabricRoutes:
         return await self._streams.serve(request, board.events, refresh)
 
     async def _own_events(self, request: web.Request) -> web.StreamResponse:
-        after = _number(request, "after", 0, 2**62)
-        limit = _number(request, "limit", EVENTS_MAX, EVENTS_MAX)
+        after = number_in(request.query, "after", 0, 2**62)
+        limit = number_in(request.query, "limit", EVENTS_MAX, EVENTS_MAX)
         # Asks the instance for its latest events, and whether the user may see them.
         summary = await self._own.summary(await self._viewer(request))
         found = [each for each in self._events() if each["number"] > after]
@@ -343,15 +344,6 @@ class FabricRoutes:
         elif request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD", "POST"])
         return await self._proxy.answer(request, await self._file.look())
-
-
-def _number(request: web.Request, name: str, default: int, maximum: int) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise ConfigurationError(f"{name}={text[:40]!r} is no number: give one from 0 on")
-    return min(int(text), maximum)
 
 
 async def _json_answer(request: web.Request, body: bytes) -> web.Response:

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from raylay.services.admin.requests import number_in
 from raylay.services.errors import ConfigurationError, ControlRefused
 from raylay.services.processes.admin.answers import error_answer
 from raylay.services.processes.admin.viewers import Viewer
@@ -61,8 +62,8 @@ class KeptLogRoutes:
             raise ControlRefused(
                 f"{viewer.user or 'nobody in particular'} may not read {READ_PATH}"
             )
-        since_us = _number(request, "since_us", 0, 2**62)
-        limit = _number(request, "limit", LINES_MAX, LINES_MAX)
+        since_us = number_in(request.query, "since_us", 0, 2**62)
+        limit = number_in(request.query, "limit", LINES_MAX, LINES_MAX)
         level = request.query.get("level", "")
         if level and level not in LEVELS:
             raise ConfigurationError(f"level={level[:40]!r}: give one of {', '.join(LEVELS)}")
@@ -98,12 +99,3 @@ class KeptLogRoutes:
                 size += len(text)
         found: dict[str, Any] = {"instance": self._instance, "damaged": log.damaged, "more": more}
         return f'{json.dumps(found)[:-1]}, "lines": [{", ".join(texts)}]}}'.encode()
-
-
-def _number(request: web.Request, name: str, default: int, maximum: int) -> int:
-    text = request.query.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        raise ConfigurationError(f"{name}={text[:40]!r} is no number: give one from 0 on")
-    return min(int(text), maximum)

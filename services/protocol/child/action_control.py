@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from raylay.services.actions.model import Occurrence
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.child.admin_control import read_map, unreadable
 from raylay.services.protocol.frames import encode_frame
 
 STOP = encode_frame({"c": "stop"})
@@ -76,7 +76,7 @@ def read_call(body: bytes) -> ActionCall:
     try:
         return ActionCall(str(found["call"]), dict(found["arguments"]), str(found["action"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise _unreadable(error) from None
+        raise unreadable(error) from None
 
 
 def report(event: str, details: Mapping[str, Any]) -> bytes:
@@ -86,21 +86,6 @@ def report(event: str, details: Mapping[str, Any]) -> bytes:
 
 def status(found: Mapping[str, Any]) -> bytes:
     return encode_frame({"c": "status"}, msgpack.packb(dict(found), default=str))
-
-
-def read_map(body: bytes) -> dict[str, Any]:
-    """Decodes the body of a `report`, or of a `status`.
-
-    Raises:
-        RemoteProtocolError: the body cannot be decoded.
-    """
-    try:
-        found = msgpack.unpackb(body, strict_map_key=False)
-    except Exception as error:  # msgpack raises many kinds of errors on bad bytes
-        raise _unreadable(error) from None
-    if not isinstance(found, dict):
-        raise _unreadable(TypeError())
-    return found
 
 
 def occurred(occurrences: Iterable[Occurrence]) -> bytes:
@@ -124,16 +109,9 @@ def read_occurred(body: bytes) -> list[Occurrence]:
             for kind, variables, topic, message_type in rows
         ]
     except Exception as error:  # msgpack raises many kinds of errors on bad bytes
-        raise _unreadable(error) from None
+        raise unreadable(error) from None
 
 
 def _packed(value: Any) -> bytes:
     packed: bytes = msgpack.packb(value, unicode_errors="surrogateescape", default=str)
     return packed
-
-
-def _unreadable(error: Exception) -> RemoteProtocolError:
-    return RemoteProtocolError(
-        f"the actions and their instance: a frame cannot be read ({type(error).__name__})",
-        "bad_frame",
-    )

@@ -50,18 +50,18 @@ def ask(number: int, what: str, arguments: Mapping[str, Any]) -> bytes:
     return encode_frame({"c": "ask", "n": number, "what": what}, msgpack.packb(dict(arguments)))
 
 
-def read_arguments(body: bytes) -> dict[str, Any]:
-    """Decodes the arguments of a question.
+def read_map(body: bytes) -> dict[str, Any]:
+    """Decodes a body that is a map, as the arguments of a question are.
 
     Raises:
-        RemoteProtocolError: they are none.
+        RemoteProtocolError: the body is no map.
     """
     try:
         found = msgpack.unpackb(body, strict_map_key=False)
     except Exception as error:  # msgpack raises many kinds of errors on bad bytes
-        raise _unreadable(error) from None
+        raise unreadable(error) from None
     if not isinstance(found, dict):
-        raise _unreadable(TypeError())
+        raise unreadable(TypeError())
     return found
 
 
@@ -108,15 +108,15 @@ def read_answer(body: bytes) -> Any:
         RaylayError: the error that the instance answers with.
         RemoteProtocolError: the body is no answer.
     """
-    found = read_arguments(body)
+    found = read_map(body)
     if "ok" in found:
         return found["ok"]
     raise _KINDS.get(str(found.get("error")), RaylayError)(str(found.get("text")))
 
 
-def _unreadable(error: Exception) -> RemoteProtocolError:
+def unreadable(error: Exception) -> RemoteProtocolError:
+    """Returns the refusal of a frame whose body cannot be decoded."""
     return RemoteProtocolError(
-        "an administrator's interface and its instance: a frame cannot be read "
-        f"({type(error).__name__})",
+        f"an instance and a process beside it: a frame cannot be read ({type(error).__name__})",
         "bad_frame",
     )

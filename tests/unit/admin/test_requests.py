@@ -10,6 +10,7 @@ from raylay.services.admin.requests import (
     Period,
     ResourceRequest,
     format_time,
+    number_in,
     read_request,
     read_time,
     to_csv,
@@ -81,3 +82,15 @@ def test_the_documented_line_of_history() -> None:
 )
 def test_a_spreadsheet_takes_no_text_for_a_formula(value: str, cell: str) -> None:
     assert to_csv([(0, value)]).decode() == f"19700101T000000.000000Z,{cell}\n"
+
+
+def test_numbers_of_a_query() -> None:
+    assert number_in({}, "after", 7, 100) == 7
+    assert number_in({"after": "12"}, "after", 7, 100) == 12
+    assert number_in({"after": "9" * 19}, "after", 7, 100) == 100
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "²", "9" * 20])
+def test_a_text_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"after=.* is no number: give one from 0 on"):
+        number_in({"after": text}, "after", 0, 100)

@@ -9,6 +9,7 @@ import pytest
 from raylay.services.actions.model import Occurrence
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.child import action_control as protocol
+from raylay.services.protocol.child.admin_control import read_map
 from raylay.services.protocol.frames import Frame, FrameReader
 
 
@@ -38,9 +39,9 @@ def test_a_call_comes_with_its_action() -> None:
 def test_events_and_the_status_are_mappings() -> None:
     found = frame(protocol.report("action_failed", {"action": "tidy", "count": 3}))
     assert found.header == {"c": "report", "event": "action_failed"}
-    assert protocol.read_map(found.body) == {"action": "tidy", "count": 3}
+    assert read_map(found.body) == {"action": "tidy", "count": 3}
     found = frame(protocol.status({"tidy": {"runs": 1}}))
-    assert (found.header, protocol.read_map(found.body)) == ({"c": "status"}, {"tidy": {"runs": 1}})
+    assert (found.header, read_map(found.body)) == ({"c": "status"}, {"tidy": {"runs": 1}})
 
 
 def test_the_frames_without_a_body() -> None:
@@ -54,7 +55,7 @@ def test_the_frames_without_a_body() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgpack.packb([1]), b"\x81"])
 def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
-    for read in (protocol.read_map, protocol.read_call, protocol.read_occurred):
+    for read in (read_map, protocol.read_call, protocol.read_occurred):
         with pytest.raises(RemoteProtocolError, match="a frame cannot be read"):
             read(body)
 

@@ -28,7 +28,7 @@ def frame(data: bytes) -> Frame:
 def test_a_question_and_its_answer() -> None:
     asked = frame(protocol.ask(7, "perform", {"call": "admit", "details": {"force": True}}))
     assert (asked.header["c"], asked.header["n"], asked.header["what"]) == ("ask", 7, "perform")
-    assert protocol.read_arguments(asked.body) == {"call": "admit", "details": {"force": True}}
+    assert protocol.read_map(asked.body) == {"call": "admit", "details": {"force": True}}
     answered = frame(protocol.answer(7, {"bytes": 1 << 62, 3: [None, ("a",)]}))
     assert answered.header == {"c": "answer", "n": 7}
     assert protocol.read_answer(answered.body) == {"bytes": 1 << 62, 3: [None, ["a"]]}
@@ -52,7 +52,7 @@ def test_an_error_comes_back_as_its_kind(error: RaylayError, kind: type[RaylayEr
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgpack.packb([1]), b"\x81"])
 def test_a_body_that_cannot_be_read_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="a frame cannot be read"):
-        protocol.read_arguments(body)
+        protocol.read_map(body)
 
 
 def test_the_first_frame_and_the_address() -> None:
