@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
@@ -122,16 +122,9 @@ def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator
     subject = (instance.name,)
     where = f"bootstrap of {instance.name}"
     for source in instance.bootstrap.sources:
-        if ":" in source:
-            if not _is_address(source):
-                yield TopologyProblem(subject, f"{where}: {source!r} is no address: give host:port")
-        elif source == instance.name:
-            yield TopologyProblem(subject, f"{where} copies from {source} itself")
-        elif source not in known:
-            yield TopologyProblem(
-                subject,
-                f"{where}: no instance is named {source}; there are {', '.join(known)}",
-            )
+        wrong = _target_problem(source, instance.name, known)
+        if wrong:
+            yield TopologyProblem(subject, f"{where}: {wrong}")
     for topic in instance.bootstrap.topics:
         if topic.filter or not topic.journaled:
             yield TopologyProblem(
@@ -545,18 +538,11 @@ def _destinations(
         elif not destination.group and all(":" in target for target in destination.to):
             yield TopologyProblem(subject, f"{where} goes to another fabric: give the group there")
         for target in (*destination.to, *destination.waits_for):
-            if ":" in target:
-                if not _is_address(target):
-                    yield TopologyProblem(
-                        subject, f"{where}: {target!r} is no address: give host:port"
-                    )
-            elif target == instance.name:
-                yield TopologyProblem(subject, f"{where} goes to {target} itself")
-            elif target not in known:
-                yield TopologyProblem(
-                    subject,
-                    f"{where}: no instance is named {target}; there are {', '.join(known)}",
-                )
+            wrong = _target_problem(target, instance.name, known)
+            if wrong:
+                yield TopologyProblem(subject, f"{where}: {wrong}")
+            elif ":" in target:
+                continue
             elif known[target].group != destination.group:
                 yield TopologyProblem(
                     subject,
@@ -634,6 +620,17 @@ def dials(source: InstanceSettings, target: InstanceSettings) -> bool:
         )
         for destination in source.destinations
     )
+
+
+def _target_problem(target: str, own: str, known: Collection[str]) -> str:
+    """Returns why the instance `own` cannot connect to a target; empty: it can."""
+    if ":" in target:
+        return "" if _is_address(target) else f"{target!r} is no address: give host:port"
+    if target == own:
+        return f"{target} is the instance itself: name another one"
+    if target not in known:
+        return f"no instance is named {target}; there are {', '.join(known)}"
+    return ""
 
 
 def _is_address(text: str) -> bool:

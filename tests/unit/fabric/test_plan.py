@@ -90,7 +90,7 @@ def test_where_an_instance_is_copied_from(tmp_path: Path) -> None:
     ("bootstrap", "words"),
     [
         ({"sources": ["Paris"]}, "no instance is named Paris; there are Chicago-1"),
-        ({"sources": ["London-2"]}, "copies from London-2 itself"),
+        ({"sources": ["London-2"]}, "London-2 is the instance itself"),
         ({"sources": ["host:port"]}, "'host:port' is no address"),
         ({"sources": ["London-1"], "topics": [{"name": "a", "journaled": False}]}, "topic a"),
         ({"sources": []}, "sources"),
