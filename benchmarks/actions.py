@@ -14,14 +14,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from compared_parts import Part, measured_part
+from compared_parts import Part, measured_part, ratio
 from context import Bench, Figure, body
 from publishers import Process
 
 from raylay.services.actions.model import ActionDefinition, ActionModule
 from raylay.services.client import Client
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.hosts.latency import quantile
 from raylay.services.telemetry.logs import LogOptions
 
 PARTS = 20
@@ -106,19 +105,11 @@ async def actions(bench: Bench) -> list[Figure]:
             for each in instances.values():
                 each.stop()
 
-    def ratio(of: str, share: float = 0.5) -> float:
-        medians = []
-        for has in (True, False):
-            values = [getattr(each, of) for each in found[has]]
-            figures = [quantile(each, share) if isinstance(each, list) else each for each in values]
-            medians.append(quantile(figures, 0.5))
-        return medians[0] / medians[1]
-
     return [
-        Figure("actions_publish", ratio("rate"), "ratio"),
-        Figure("actions_ack_p50", ratio("took_ms"), "ratio"),
-        Figure("actions_ack_p99", ratio("took_ms", 0.99), "ratio"),
-        Figure("actions_processor", ratio("processor_us"), "ratio"),
+        Figure("actions_publish", ratio(found[True], found[False], "rate"), "ratio"),
+        Figure("actions_ack_p50", ratio(found[True], found[False], "took_ms"), "ratio"),
+        Figure("actions_ack_p99", ratio(found[True], found[False], "took_ms", 0.99), "ratio"),
+        Figure("actions_processor", ratio(found[True], found[False], "processor_us"), "ratio"),
     ]
 
 

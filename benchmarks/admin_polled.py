@@ -16,14 +16,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from aiohttp import ClientSession
-from compared_parts import measured_part
+from compared_parts import measured_part, ratio
 from context import Bench, Figure, body
 from publishers import Process
 
 from raylay.services.client import Client
 from raylay.services.config.admin_interface import AdminInterfaceConfig
 from raylay.services.config.instance import InstanceConfig
-from raylay.services.hosts.latency import quantile
 from raylay.services.telemetry.logs import LogOptions
 
 PARTS = 6
@@ -101,17 +100,9 @@ async def admin_polled(bench: Bench) -> list[Figure]:
         finally:
             instance.stop()
 
-    def ratio(of: str, share: float = 0.5) -> float:
-        found = []
-        for parts in (polled, quiet):
-            values = [getattr(each, of) for each in parts]
-            figures = [quantile(each, share) if isinstance(each, list) else each for each in values]
-            found.append(quantile(figures, 0.5))
-        return found[0] / found[1]
-
     return [
-        Figure("admin_polled_publish", ratio("rate"), "ratio"),
-        Figure("admin_polled_ack_p50", ratio("took_ms"), "ratio"),
-        Figure("admin_polled_ack_p99", ratio("took_ms", 0.99), "ratio"),
-        Figure("admin_polled_processor", ratio("processor_us"), "ratio"),
+        Figure("admin_polled_publish", ratio(polled, quiet, "rate"), "ratio"),
+        Figure("admin_polled_ack_p50", ratio(polled, quiet, "took_ms"), "ratio"),
+        Figure("admin_polled_ack_p99", ratio(polled, quiet, "took_ms", 0.99), "ratio"),
+        Figure("admin_polled_processor", ratio(polled, quiet, "processor_us"), "ratio"),
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from context import publish_all
 from publishers import Process
 
 from raylay.services.client import Client
+from raylay.services.hosts.latency import quantile
 
 
 class Part(NamedTuple):
@@ -20,6 +22,11 @@ class Part(NamedTuple):
     rate: float
     took_ms: list[float]
     processor_us: float
+
+    def value(self, of: str, share: float) -> float:
+        """Returns a figure: of the times, the one that this share of them does not exceed."""
+        found = getattr(self, of)
+        return quantile(found, share) if isinstance(found, list) else float(found)
 
 
 async def measured_part(
@@ -47,3 +54,11 @@ async def measured_part(
     after = await asyncio.to_thread(instance.ask)
     used_s = after["processor_s"] - before["processor_s"]
     return Part(messages / took_s, took_ms, used_s * 1e6 / (messages + len(took_ms)))
+
+
+def ratio(parts: Sequence[Part], others: Sequence[Part], of: str, share: float = 0.5) -> float:
+    """Returns the median of a figure in these parts, divided by that in the others."""
+    one, other = (
+        quantile([each.value(of, share) for each in of_kind], 0.5) for of_kind in (parts, others)
+    )
+    return one / other

@@ -142,6 +142,21 @@ class Acks:
             _, began_s, messages = self.waiting.popleft()
             self.took.append((now_s, (now_s - began_s) * 1000, messages))
 
+    async def publish(
+        self, client: Client, topic: str, message: bytes, per_s: int, ended: asyncio.Event
+    ) -> None:
+        """Publishes so many messages a second until `ended` is set."""
+        started_s, sent = time.perf_counter(), 0
+        while not ended.is_set():
+            due = int((time.perf_counter() - started_s) * per_s) + 1 - sent
+            began_s = time.time()
+            for _ in range(due):
+                last = await client.publish(topic, message)
+            if due:
+                self.waiting.append((last, began_s, due))
+                sent += due
+            await asyncio.sleep(LIVE_TICK_S)
+
     def between(self, from_s: float, to_s: float) -> list[float]:
         """A value in ms for each message that was published or acknowledged in this time."""
         return [
@@ -163,20 +178,8 @@ async def resync_live(bench: Bench) -> list[Figure]:
     ended = asyncio.Event()
     async with bench.client(fabric, on_persisted=acks.persisted) as client:
         assert client.instance == survivor
-
-        async def load() -> None:
-            started_s, sent = time.perf_counter(), 0
-            while not ended.is_set():
-                due = int((time.perf_counter() - started_s) * LIVE_PER_S) + 1 - sent
-                began_s = time.time()
-                for _ in range(due):
-                    last = await client.publish("bench/resync-live", message)
-                if due:
-                    acks.waiting.append((last, began_s, due))
-                    sent += due
-                await asyncio.sleep(LIVE_TICK_S)
-
-        loading = asyncio.create_task(load())
+        publishing = acks.publish(client, "bench/resync-live", message, LIVE_PER_S, ended)
+        loading = asyncio.create_task(publishing)
         await asyncio.sleep(LIVE_BEFORE_S)
         began_us = time.time_ns() // 1000
         await asyncio.to_thread(fabric.restart, away)

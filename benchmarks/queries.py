@@ -26,7 +26,6 @@ TAILS = 100_000
 ASKED = 200
 DELTAS = 100_000
 LIVE_PER_S = 10_000
-LIVE_TICK_S = 0.001
 ALONE_S = 2.0
 SCANS_S = 6.0
 SCAN = "/carrier = 'UA'"
@@ -163,20 +162,8 @@ async def _while_publishing(bench: Bench, fabric: Fabric) -> list[Figure]:
     ended = asyncio.Event()
     message = b'{"text": "' + b"x" * 116 + b'"}'
     async with bench.client(fabric, on_persisted=acks.persisted) as client:
-
-        async def load() -> None:
-            started_s, sent = time.perf_counter(), 0
-            while not ended.is_set():
-                due = int((time.perf_counter() - started_s) * LIVE_PER_S) + 1 - sent
-                began_s = time.time()
-                for _ in range(due):
-                    last = await client.publish("live", message)
-                if due:
-                    acks.waiting.append((last, began_s, due))
-                    sent += due
-                await asyncio.sleep(LIVE_TICK_S)
-
-        loading = asyncio.create_task(load())
+        publishing = acks.publish(client, "live", message, LIVE_PER_S, ended)
+        loading = asyncio.create_task(publishing)
         await asyncio.sleep(1.0)
         alone_s = time.time()
         await asyncio.sleep(ALONE_S)

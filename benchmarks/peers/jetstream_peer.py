@@ -302,9 +302,6 @@ class JetStream(Peer):
         await context.pull_subscribe(topic, durable="workers", stream=topic)
         return topic
 
-    async def drop_queue(self, topic: str) -> None:
-        await self.drop_topic(topic)
-
     async def consumer(
         self, topic: str, backlog: int, took: Callable[[int], None]
     ) -> QueueConsumer:

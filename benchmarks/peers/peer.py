@@ -193,7 +193,7 @@ class Peer(ABC):
 
     async def drop_queue(self, topic: str) -> None:
         """Removes a queue, where that can be done."""
-        raise NotImplementedError
+        await self.drop_topic(topic)
 
     async def consumer(
         self, topic: str, backlog: int, took: Callable[[int], None]

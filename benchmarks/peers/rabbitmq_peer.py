@@ -298,9 +298,6 @@ class RabbitMQ(Peer):
         await self.make_topic(topic)
         return topic
 
-    async def drop_queue(self, topic: str) -> None:
-        await self.drop_topic(topic)
-
     async def consumer(
         self, topic: str, backlog: int, took: Callable[[int], None]
     ) -> QueueConsumer:

@@ -347,9 +347,6 @@ class Redis(Peer):
         )
         return topic
 
-    async def drop_queue(self, topic: str) -> None:
-        await self.drop_topic(topic)
-
     async def consumer(
         self, topic: str, backlog: int, took: Callable[[int], None]
     ) -> QueueConsumer:
