@@ -408,3 +408,17 @@ def test_a_table_of_sql(spark: Any, tmp_path: Path) -> None:
         "update": kinds.count("update"),
         "delete": kinds.count("delete"),
     }
+
+
+def test_a_schema_of_other_types(tmp_path: Path) -> None:
+    changing_log(1, runs=5).write(tmp_path / "Chicago-1")
+    options = ChangeOptions.of({"path": str(tmp_path / "Chicago-1"), "topic": TOPIC})
+    for name, kind, told in (
+        ("txid", pa.string(), "column txid has type BIGINT, but the schema gives it STRING"),
+        ("body", pa.struct([("a", pa.int32())]), "has type BINARY, but .* it STRUCT<a: INT>"),
+        ("origin_time", pa.timestamp("us"), "has type TIMESTAMP, but .* it TIMESTAMP_NTZ"),
+        ("price", pa.int32(), "the schema has the column price, which changes do not have"),
+        ("value", pa.int32(), "the schema has the column value, which .* and old_value as STRUCT"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            ChangeBatchReader(options, from_arrow_schema(pa.schema([(name, kind)])))

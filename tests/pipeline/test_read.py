@@ -344,7 +344,7 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
     log = write_log(tmp_path / "one", [message_run(1, 7, 1, 5), bad, message_run(7, 7, 7, 3)])
     read = spark.read.format("raylay").option("schema", "number INT").option("columns", "sequence")
     with pytest.raises(
-        PySparkException, match=r"the body of message 7\|6\| does not match the schema number int32"
+        PySparkException, match=r"the body of message 7\|6\| does not match the schema number INT"
     ):
         read.load(str(log.directory)).collect()
     rows = read.option("mode", "permissive").load(str(log.directory)).orderBy("sequence").collect()
@@ -363,7 +363,12 @@ def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
             {"fabric": "nowhere"},
             "nowhere is neither a file nor a directory nor a fabric that runs here",
         ),
-        ({"path": "{}", "bogus": "1"}, "there is no option bogus"),
+        (
+            {"path": "{}", "bogus": "1"},
+            "there is no option bogus: .*columnNameOfCorruptRecord,.* inferSchema,.* sampleSize,",
+        ),
+        ({"path": "{}", "samplesize": "no"}, "sampleSize is 'no': give a whole number above 0"),
+        ({"path": "{}", "inferschema": "no"}, "inferSchema is 'no': give true or false"),
         (
             {"path": "{}", "instance": "London-1"},
             "there is no instance London-1: choose from Chicago-1",
@@ -403,7 +408,7 @@ def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: P
     with pytest.raises(PySparkException, match=f"{tmp_path} is not a journal"):
         spark.read.format("raylay").load(str(tmp_path)).collect()
     with pytest.raises(
-        PySparkException, match=("column txid has type int64, but the schema gives it string")
+        PySparkException, match="column txid has type BIGINT, but the schema gives it STRING"
     ):
         spark.read.format("raylay").schema("txid STRING").load(str(mixed.directory)).collect()
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.pipeline.changes.table import (
     KEY_FIELDS,
     OLD_VALUE,
+    STORED,
     VALUE,
     key_field_values,
 )
+from raylay.services.pipeline.tables.option_checks import check_column
 from raylay.services.pipeline.tables.values import BodyParser, misfit_error
 
 MODES = ("failfast", "permissive")
@@ -31,6 +35,25 @@ def checked_mode(text: str) -> str:
             "out makes those behind it wrong"
         )
     return text.lower()
+
+
+def wanted_schema(schema: StructType) -> pa.Schema:
+    """Returns the schema that Spark wants of a read of changes, in Arrow's types.
+
+    Raises:
+        ConfigurationError: changes have no such column, or it has another type.
+    """
+    found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    for wanted in found:
+        if wanted.name in (VALUE, OLD_VALUE, KEY_FIELDS) and pa.types.is_struct(wanted.type):
+            continue
+        if wanted.name not in STORED:
+            raise ConfigurationError(
+                f"the schema has the column {wanted.name}, which changes do not have: there are "
+                f"{', '.join(STORED)}, {KEY_FIELDS}, and {VALUE} and {OLD_VALUE} as STRUCT"
+            )
+        check_column(wanted, STORED[wanted.name])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

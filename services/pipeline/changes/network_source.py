@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -27,7 +26,7 @@ from pyspark.sql.types import StructType
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.pipeline.changes.columns import ChangeColumns, checked_mode
+from raylay.services.pipeline.changes.columns import ChangeColumns, checked_mode, wanted_schema
 from raylay.services.pipeline.changes.network_state import (
     STATE,
     STEP,
@@ -163,7 +162,7 @@ class _NetworkChangeTable:
         self.options = options
         self.topic = options.topic_read()
         self.types = options.over.types()
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = wanted_schema(schema)
 
     def read(self, step: ChangeStep) -> Iterator[pa.RecordBatch]:
         if step.state:

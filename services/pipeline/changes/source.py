@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.bookmarks import EPOCH
-from raylay.services.pipeline.changes.columns import ChangeColumns, checked_mode
+from raylay.services.pipeline.changes.columns import ChangeColumns, checked_mode, wanted_schema
 from raylay.services.pipeline.changes.state import ChangeState, ChangingTopic
 from raylay.services.pipeline.changes.table import column_names, ddl_of
 from raylay.services.pipeline.journals import (
@@ -147,7 +146,7 @@ class _ChangeTable:
 
     def __init__(self, options: ChangeOptions, schema: StructType) -> None:
         self.options = options
-        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = wanted_schema(schema)
 
     def stretch(
         self, topic: ChangingTopic, after_txid: int, last_txid: int, snapshot: bool

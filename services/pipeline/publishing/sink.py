@@ -58,6 +58,7 @@ from raylay.services.pipeline.publishing.staging import (
     StagingDirectory,
     stage,
 )
+from raylay.services.pipeline.tables.option_checks import documented, names_known
 from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.storage.stores import MemoryPublishStore
 
@@ -136,8 +137,7 @@ class WriteOptions:
                 continue
             if name not in cls.__dataclass_fields__:
                 raise ConfigurationError(
-                    f"there is no option {name}: {', '.join(sorted(cls.__dataclass_fields__))} "
-                    "are known"
+                    f"there is no option {documented(name)}: {names_known(cls.names())}"
                 )
             values[name] = value
         if "connect_wait_s" in values:
@@ -342,6 +342,17 @@ def refused_letters(
     ]
 
 
+_SQL_NAMES = {
+    "string": "STRING",
+    "binary": "BINARY",
+    "integer": "INT",
+    "long": "BIGINT",
+    "short": "SMALLINT",
+    "byte": "TINYINT",
+}
+"""Names in SQL of the types that a column of a write may have, by their names in Python."""
+
+
 def check_schema(schema: StructType, topic: str) -> None:
     """Refuses a table that cannot be published.
 
@@ -372,9 +383,9 @@ def check_schema(schema: StructType, topic: str) -> None:
                 "what is written, and out of the option `columns` of a table that is written to"
             )
         if kind not in allowed[name]:
-            raise ConfigurationError(
-                f"column {name} is {kind}, it can be {' or '.join(allowed[name])}"
-            )
+            its = schema[name].dataType.simpleString().partition("<")[0].upper()
+            others = " or ".join(_SQL_NAMES[each] for each in allowed[name])
+            raise ConfigurationError(f"column {name} is {its}, it can be {others}")
 
 
 def publish_rows(options: WriteOptions, rows: StagedRows) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.pipeline.tables.option_checks import names_known
 
 PROVIDER = "provider"
 """Property that Spark gives only where a table is created."""
@@ -57,9 +58,7 @@ def checked_options(
     known = {*read, *written}
     for name in options:
         if name.lower() not in known:
-            raise ConfigurationError(
-                f"there is no option {name}: {', '.join(sorted(known))} are known"
-            )
+            raise ConfigurationError(f"there is no option {name}: {names_known(known)}")
     return {name.lower(): value for name, value in options.items()}
 
 

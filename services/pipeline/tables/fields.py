@@ -34,6 +34,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_type
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.types.base import shown
@@ -152,7 +153,7 @@ def _nested(kind: pa.DataType, path: str, source: FieldSource) -> Reader | None:
 
 
 def _misfit(value: Any, kind: pa.DataType, path: str) -> str:
-    return f"field {path}: {_show(value)} is no {named(kind)}"
+    return f"field {path}: {_show(value)} is no {sql_name(kind)}"
 
 
 def _show(value: Any) -> str:
@@ -160,9 +161,17 @@ def _show(value: Any) -> str:
     return text[:60] if isinstance(value, NumberText | Decimal) else shown(value)
 
 
-def named(kind: pa.DataType) -> str:
-    """Returns the name of a type in errors."""
-    return "variant" if is_variant(kind) else str(kind)
+def sql_name(kind: pa.DataType) -> str:
+    """Returns the name of a type in Spark's SQL, such as `ARRAY<BIGINT>`."""
+    if is_variant(kind):
+        return "VARIANT"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{each.name}: {sql_name(each.type)}' for each in kind)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{sql_name(kind.key_type)}, {sql_name(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"ARRAY<{sql_name(kind.value_type)}>"
+    return from_arrow_type(kind).simpleString().upper()
 
 
 def _guarded(read: Callable[[Any], Any], kind: pa.DataType, path: str) -> Reader:
@@ -252,7 +261,8 @@ def _plain(kind: pa.DataType, path: str, source: FieldSource) -> Callable[[Any],
     if pa.types.is_binary(kind):
         return lambda value: _bytes(value, source.base64)
     raise ConfigurationError(
-        f"field {path} has type {kind}, which no body has: declare it as STRING and cast it"
+        f"field {path} has type {sql_name(kind)}, which no body has: declare it as STRING and "
+        "cast it"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +10,33 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.pipeline.tables.fields import sql_name
 from raylay.services.pipeline.tables.value_column import VALUE
 
 SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
 """Options of Spark's own that Spark passes to a source."""
+
+_MIXED_CASE = {
+    name.lower(): name
+    for name in (
+        "checkpointLocation",
+        "columnNameOfCorruptRecord",
+        "inferSchema",
+        "queryName",
+        "sampleSize",
+    )
+}
+"""The documented names of options that have capitals, by the names that Spark passes."""
+
+
+def documented(name: str) -> str:
+    """Returns the documented name of an option, which Spark passes in lower case."""
+    return _MIXED_CASE.get(name.lower(), name)
+
+
+def names_known(known: Iterable[str]) -> str:
+    """Returns the documented names of options, for an error."""
+    return f"{', '.join(sorted(map(documented, known), key=str.lower))} are known"
 
 
 def known_options(
@@ -38,9 +61,7 @@ def known_options(
             continue
         if name not in known:
             hint = (hints or {}).get(name, "")
-            raise ConfigurationError(
-                f"{no_option} {given}{hint}: {', '.join(sorted(known))} are known"
-            )
+            raise ConfigurationError(f"{no_option} {documented(given)}{hint}: {names_known(known)}")
         found[name] = value
     return found
 
@@ -56,7 +77,7 @@ def whole_number(name: str, text: str) -> int:
     except ValueError:
         number = 0
     if number <= 0:
-        raise ConfigurationError(f"{name} is {text!r}: give a whole number above 0")
+        raise ConfigurationError(f"{documented(name)} is {text!r}: give a whole number above 0")
     return number
 
 
@@ -70,7 +91,7 @@ def choose(options: Any, choices: Mapping[str, tuple[str, ...]]) -> None:
         value = getattr(options, name).lower()
         if value not in allowed:
             raise ConfigurationError(
-                f"{name} is {getattr(options, name)!r}: give {' or '.join(allowed)}"
+                f"{documented(name)} is {getattr(options, name)!r}: give {' or '.join(allowed)}"
             )
         setattr(options, name, value)
 
@@ -103,6 +124,17 @@ def check_fields(kind: pa.DataType) -> None:
         check_fields(kind.field(at).type)
 
 
+def check_column(wanted: pa.Field, kind: pa.DataType) -> None:
+    """Raises:
+    ConfigurationError: a column that Spark wants has another type than the source's.
+    """
+    if wanted.type != kind:
+        raise ConfigurationError(
+            f"column {wanted.name} has type {sql_name(kind)}, but the schema gives it "
+            f"{sql_name(wanted.type)}"
+        )
+
+
 def wanted_columns(
     schema: StructType, kind_of: Callable[[str], pa.DataType]
 ) -> tuple[pa.Schema, list[str], pa.StructType | None]:
@@ -123,10 +155,6 @@ def wanted_columns(
             value_type = wanted.type
             check_fields(value_type)
             continue
-        kind = kind_of(wanted.name)
-        if wanted.type != kind:
-            raise ConfigurationError(
-                f"column {wanted.name} has type {kind}, but the schema gives it {wanted.type}"
-            )
+        check_column(wanted, kind_of(wanted.name))
         columns.append(wanted.name)
     return arrow_schema, columns, value_type

@@ -36,7 +36,7 @@ from raylay.services.pipeline.tables.fields import (
     NumberText,
     Reader,
     is_variant,
-    named,
+    sql_name,
     value_reader,
 )
 from raylay.services.pipeline.tables.predicates import COMMANDS
@@ -113,7 +113,9 @@ class BodyParser:
         if self._corrupt >= 0:
             its = kind.field(self._corrupt).type
             if not (pa.types.is_string(its) or pa.types.is_binary(its)):
-                raise ConfigurationError(f"field {corrupt} has type {its}: give STRING or BINARY")
+                raise ConfigurationError(
+                    f"field {corrupt} has type {sql_name(its)}: give STRING or BINARY"
+                )
         self._fields = [each for at, each in enumerate(kind) if at != self._corrupt]
         self._names = frozenset(each.name for each in self._fields)
         self._known_readers: dict[FieldSource, list[Reader]] = {}
@@ -282,7 +284,7 @@ def misfit_error(kind: pa.StructType, bookmark: str, reason: str, where: str) ->
     """
     return ConfigurationError(
         f"the body of message {bookmark} does not match the schema "
-        f"{', '.join(f'{each.name} {named(each.type)}' for each in kind)}: {reason}{where}; "
+        f"{', '.join(f'{each.name} {sql_name(each.type)}' for each in kind)}: {reason}{where}; "
         "correct the schema, or read with mode permissive for null values"
     )
 

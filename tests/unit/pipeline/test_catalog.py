@@ -35,6 +35,8 @@ def test_an_option_that_nobody_knows() -> None:
     assert options == {"path": "p", "servers": "s"}
     with pytest.raises(ConfigurationError, match="no option bogus: path, servers, topic are known"):
         checked_options({"bogus": "1"}, read, written)
+    with pytest.raises(ConfigurationError, match="no option x: inferSchema, path, sampleSize are"):
+        checked_options({"x": "1"}, {"samplesize", "path"}, {"inferschema"})
 
 
 def test_options_come_back_with_the_schema() -> None:
