@@ -138,7 +138,8 @@ def consumers(
     \b
     leases   messages that it holds and has not acknowledged
     backlog  of these, how many it asked for at most; the queue may allow fewer
-    oldest   time since the oldest of its leases began, where leases end
+    oldest   time since the oldest of its leases began; a dash: it has none, or
+             leases do not end
 
     Below the table stands how much waits at each instance that has the queue.
     """
@@ -171,9 +172,7 @@ def consumers(
                     row["address"],
                     "many" if row["leases"] is None else f"{row['leases']:,}",
                     f"{row['backlog']:,}",
-                    ""
-                    if row["oldest_lease_age_ms"] is None
-                    else age_text(row["oldest_lease_age_ms"] / 1e3),
+                    _lease_text(row),
                     row["filter"],
                 )
                 for row in rows
@@ -190,6 +189,14 @@ def consumers(
         if leased and oldest_us:
             parts.append(f"the oldest for {age_text(oldest_us / 1e6)}")
         echo(f"{name}: {', '.join(parts)}")
+
+
+def _lease_text(row: Row) -> str:
+    """Returns the age of a consumer's oldest lease; a dash where it has none, and `?` where there
+    are more leases than are looked at."""
+    if row["oldest_lease_age_ms"] is not None:
+        return age_text(row["oldest_lease_age_ms"] / 1e3)
+    return "?" if row["leases"] is None else "-"
 
 
 def queue_counts(instances: Iterable[Row], queue: str) -> list[tuple[str, Row]]:

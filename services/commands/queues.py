@@ -84,7 +84,7 @@ def first_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [(label, _number(name, found[name])) for name, label in FIRST.items() if name in found]
     if "age_of_oldest_lease_us" in found:
         age_us = found["age_of_oldest_lease_us"]
-        rows.append(("oldest lease", f"{age_us / 1e6:,.1f} s" if age_us else "none"))
+        rows.append(("oldest lease", "-" if age_us is None else f"{age_us / 1e6:,.1f} s"))
     # These say something only where they differ from the usual.
     if found.get("dead_letters"):
         rows.append(("dead letters go to", found["dead_letters"]))
@@ -97,7 +97,7 @@ def first_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _number(name: str, value: Any) -> str:
     if value is None:
-        return "unknown"
+        return "-" if name == "age_of_oldest_lease_us" else "unknown"
     if type(value) is int and name != "pid":
         return f"{value:,}"
     return str(value)

@@ -410,7 +410,8 @@ CLIENTS = Table(
 
 
 def _lease(row: Row) -> str:
-    return "" if row.get("oldest_lease_s") is None else seconds(row["oldest_lease_s"])
+    """Returns the age of the oldest lease; a dash where nothing is leased."""
+    return "-" if row.get("oldest_lease_s") is None else seconds(row["oldest_lease_s"])
 
 
 def _bytes(value: object) -> str:

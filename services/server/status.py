@@ -411,14 +411,16 @@ class InstanceStatus:
 
 def _queue_figures(status: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of a queue, of which those are None that its owner has not told yet."""
-    oldest_us = status.get("age_of_oldest_lease_us")
+    has_told = "age_of_oldest_lease_us" in status
+    oldest_us = status.get("age_of_oldest_lease_us") or 0
     return {
         "depth": status.get("queue_depth"),
         "leases": status["leases"],
         "consumers": status["subscriptions"],
         "delivered": status["delivered"],
         "expired_leases": status.get("expired_leases"),
-        "oldest_lease_age_ms": None if oldest_us is None else oldest_us // 1000,
+        # A metric without a lease is 0: a series that comes and goes is none to alert on.
+        "oldest_lease_age_ms": oldest_us // 1000 if has_told else None,
     }
 
 

@@ -169,18 +169,22 @@ def test_without_a_client_that_is_said() -> None:
 def test_consumers_are_shown_with_what_they_hold() -> None:
     Attached.consumers = {
         "here-1": [consumer("billing"), consumer("other", queue="another")],
-        "here-2": [consumer("shipping", leases=None, oldest_lease_age_ms=None)],
+        "here-2": [
+            consumer("shipping", leases=None, oldest_lease_age_ms=None),
+            consumer("idle", leases=0, oldest_lease_age_ms=None),
+        ],
     }
     shown = raylay("consumers", "work")
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines() if "10.0.0.1" in line]
     assert rows == [
         ["billing", "here-1", "10.0.0.1:5", "3", "5", "90s"],
-        ["shipping", "here-2", "10.0.0.1:5", "many", "5"],
+        ["shipping", "here-2", "10.0.0.1:5", "many", "5", "?"],
+        ["idle", "here-2", "10.0.0.1:5", "0", "5", "-"],
     ]
     assert "here-1: 40 messages wait, 3 are leased, the oldest for 90s" in shown.stdout
     told = [json.loads(line) for line in raylay("consumers", "work", "--json").stdout.splitlines()]
-    assert [each["client"] for each in told] == ["billing", "shipping"]
+    assert [each["client"] for each in told] == ["billing", "shipping", "idle"]
 
 
 def test_a_queue_without_consumers_and_a_queue_that_is_none() -> None:

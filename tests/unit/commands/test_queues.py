@@ -15,6 +15,7 @@ from unit.client.test_queue import acked
 from unit.client.test_sync import ServerThread
 
 from raylay.services.cli import app
+from raylay.services.commands.queues import first_rows
 
 pytestmark = pytest.mark.covers("Queues", "`raylay queue`")
 
@@ -76,6 +77,11 @@ def test_the_status_of_a_queue(there: ServerThread) -> None:
     assert list(every) == [name.replace("_", " ") for name in STATUS]
     assert every["queue depth"].strip() == "12,345" and every["pid"].strip() == "15476"
     assert json.loads(raylay("queue", "status", "work", "--json").stdout) == STATUS
+
+
+def test_the_oldest_lease_is_a_dash_where_nothing_is_leased() -> None:
+    assert first_rows({"age_of_oldest_lease_us": None}) == [("oldest lease", "-")]
+    assert first_rows({"age_of_oldest_lease_us": 40_000}) == [("oldest lease", "0.0 s")]
 
 
 def test_messages_are_acknowledged_by_bookmark(there: ServerThread) -> None:

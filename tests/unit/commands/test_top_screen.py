@@ -153,7 +153,7 @@ def test_the_overview_has_what_is_wrong_first() -> None:
         "",
         "queue  depth  trend  leased  consumers  oldest lease  expired  instances",
         "work       7  grows       2          1          61 s        0          1",
-        "empty      0  grows       2          1                      0          1",
+        "empty      0  grows       2          1             -        0          1",
         "",
         "",
         "",

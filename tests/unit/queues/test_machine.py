@@ -1442,6 +1442,18 @@ def test_status_counts() -> None:
     assert {name: said[name] for name in expected} == expected
 
 
+def test_the_oldest_lease_has_no_age_where_nothing_is_leased() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1)
+    here.take()
+    here.now_us += S_US
+    here.machine.tick(here.now_us)
+    assert here.machine.status()["age_of_oldest_lease_us"] == S_US
+    here.ack(1)
+    assert here.machine.status()["age_of_oldest_lease_us"] is None
+
+
 @pytest.mark.covers("Queues", "`BarrierExpression`")
 def test_who_was_sent_a_barrier_and_acknowledges_it_takes_it_from_nobody() -> None:
     here = Instance(queue(barrier="/b = 1"))
