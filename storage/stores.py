@@ -347,8 +347,8 @@ class LmdbPublishStore(_EntryCounts[int]):
         nothing where nothing changed.
 
         Raises:
-            StorageFull: no space; the records stay in the store, and the next flush tries again.
-            StorageError: the file cannot be written.
+            StorageError: no space, or the file cannot be written; the records stay in the store,
+                and the next flush tries again.
         """
         pending = self._pending
         if not (pending or self._meta_changed or self._surplus):
@@ -644,8 +644,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         """Makes everything so far durable, in one synced write.
 
         Raises:
-            StorageFull: no space; the next flush tries again.
-            StorageError: the file cannot be written.
+            StorageError: no space, or the file cannot be written; the next flush tries again.
         """
         if not (self._changed or self._discarded):
             return

@@ -186,6 +186,24 @@ class LoopBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesUnacknowledged:
+    """An ordinary subscription was given a message of a queue, and this client has not acknowledged
+    it for as long as its lease, or for 30 s where leases do not end. Told once for a subscription.
+
+    An ordinary subscription acknowledges nothing: it holds the message, is given no further one
+    where its backlog is 1, as is usual, and the message comes again at the end of each lease.
+    Consume the queue with `Client.queue`, or call `Client.acknowledge` for each message.
+
+    Attributes:
+        queue: topic of the subscription.
+        held_s: seconds since the message arrived.
+    """
+
+    queue: str
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The connection to an instance has ended. `text`: the reason that the instance gave, if
     any."""
@@ -291,6 +309,7 @@ ClientEvent = (
     | WaitingForSafeInstance
     | PublishFailed
     | MessagesMissing
+    | MessagesUnacknowledged
     | StoreFailed
 )
 

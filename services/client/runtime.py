@@ -37,6 +37,7 @@ from raylay.services.client.events import (
     Fail,
     FrameReceived,
     LoopBlocked,
+    MessagesUnacknowledged,
     Notify,
     PauseAnswered,
     PublishFailed,
@@ -91,6 +92,8 @@ PUBLISHES_A_TURN = 256
 handled."""
 LEASE_PART = 0.9
 """Share of a lease after which messages that no handler was given are given back."""
+UNACKNOWLEDGED_S = 30.0
+"""Seconds after which a message of a queue without leases counts as not acknowledged."""
 _LOG = logging.getLogger("raylay.client")
 
 STORE_RETRY_S = 1.0
@@ -175,6 +178,9 @@ class ClientRuntime:
     Attributes:
         subscriptions: the subscriptions by their ids.
         consumers: the consumers of queues, each of which is called when the connection is lost.
+        acknowledges: whether the application acknowledged messages of a queue by `acknowledge`.
+        ack_watches: the timers that look whether messages of a queue are acknowledged, by the id of
+            their subscription.
         turned_s: time, by `time.monotonic`, at which the event loop was last known to run: a frame
             that has come since may have waited in the socket from then on.
         error: the error that ended the client; None: it has not failed.
@@ -228,6 +234,8 @@ class ClientRuntime:
         self.subscribing: dict[str, asyncio.Future[None]] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.consumers: set[ConnectionListener] = set()
+        self.acknowledges = False
+        self.ack_watches: dict[str, asyncio.TimerHandle] = {}
         self.turned_s = 0.0
         self._subscription_number = self._asked_number = self._arrivals = 0
         self._asking: dict[int, asyncio.Future[None]] = {}
@@ -271,6 +279,8 @@ class ClientRuntime:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for watch in self.ack_watches.values():
+            watch.cancel()
         for timer in (self._pump_again, self._gathering, self._bookmark_flush):
             if timer is not None:
                 timer.cancel()
@@ -389,6 +399,8 @@ class ClientRuntime:
                             self._arrivals = batch.arrival = self._arrivals + 1
                             if batch.lease_s:
                                 batch.lease_end_s = self.turned_s + batch.lease_s * LEASE_PART
+                            if batch.queue and subscription.lacks_acks:
+                                self._watch_acks(subscription, batch)
                             subscription.put(batch)
                 elif header["c"] in GROUPED:
                     self._put_grouped(machine.grouped(header, body))
@@ -403,6 +415,23 @@ class ClientRuntime:
             self._stream_ended(connection, reason, False)
         except Exception as error:
             self.end_by(error)
+
+    def _watch_acks(self, subscription: Subscription, batch: MessageBatch) -> None:
+        """Begins to look whether the first messages of a queue that an ordinary subscription was
+        given are acknowledged."""
+        assert self.loop is not None
+        subscription.lacks_acks = False
+        held_s = batch.lease_s or UNACKNOWLEDGED_S
+        self.ack_watches[subscription.id] = self.loop.call_later(
+            held_s, self._check_acks, subscription, MessagesUnacknowledged(batch.queue, held_s)
+        )
+
+    @ends_client
+    def _check_acks(self, subscription: Subscription, event: MessagesUnacknowledged) -> None:
+        del self.ack_watches[subscription.id]
+        # A client that acknowledges messages itself knows how.
+        if not self.acknowledges and self.subscriptions.get(subscription.id) is subscription:
+            self._tell(Notify(event))
 
     def _put_grouped(self, batches: list[MessageBatch]) -> None:
         for batch in batches:
@@ -628,6 +657,17 @@ class ClientRuntime:
                 self.name,
                 event.blocked_s,
                 self.machine.options.heartbeat_s,
+            )
+        elif isinstance(event, MessagesUnacknowledged):
+            _LOG.warning(
+                "client %s subscribes to queue %s and has not acknowledged its message for %g s: "
+                "an ordinary subscription acknowledges nothing, and is given no further message "
+                "until it has room. Consume the queue with client.queue(%r), or call "
+                "client.acknowledge for each message",
+                self.name,
+                event.queue,
+                event.held_s,
+                event.queue,
             )
         elif isinstance(event, ServerRefused):
             self.refusals[event.address] = event.reason

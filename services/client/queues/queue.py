@@ -59,6 +59,13 @@ TURN_S = 0.05
 """Seconds between two notes that the loop turns, while there are consumers."""
 
 
+class ConsumedQueue(SubscriptionState):
+    """The subscription of a consumer, which acknowledges the messages."""
+
+    has_consumer = True
+    __slots__ = ()
+
+
 class QueueOperations:
     """The queue operations of a client: its consumers and their acknowledgments.
 
@@ -88,6 +95,7 @@ class QueueOperations:
                 f"to acknowledge messages of {queue} give a list of bookmarks of the form "
                 "publisher|sequence|"
             )
+        self._runtime.acknowledges = True
         keys = keys_of((point.publisher, point.sequence) for point in points if point is not None)
         for record in records_of(queue, message_type, Acknowledgment(keys, how)):
             sequence = self._publish_ack(record)
@@ -99,6 +107,7 @@ class QueueOperations:
         """Acknowledges messages by a filter, with the arguments and errors of
         `Client.acknowledge_matching`. Returns how many."""
         _check_how(queue, how, ("ack", "expire", "cancel"))
+        self._runtime.acknowledges = True
         header: Header = {"c": "queue_ack", "t": queue, "mt": message_type, "filter": filter}
         found, _ = await self._runtime.command(header | {"how": how})
         return int(found.get("n") or 0)
@@ -124,9 +133,7 @@ class QueueOperations:
         self._runtime.turned_s = time.monotonic()
         options = self._subscriber.given(filter=consumer.filter, max_backlog=consumer.backlog)
         number = self._runtime.next_subscription_number()
-        state = SubscriptionState(
-            f"sub-{number}", consumer.queue, consumer.message_type, "", options
-        )
+        state = ConsumedQueue(f"sub-{number}", consumer.queue, consumer.message_type, "", options)
         subscription = await self._subscriber.subscribe(
             state, QUEUE_BYTES_MAX_DEFAULT, consumer.timeout_s
         )

@@ -72,6 +72,9 @@ class Subscription(Generic[Value]):
         self._replace = replace
         self.decoder: BodyDecoder | None = None
         """Parses the bodies, where the subscription was given a type."""
+        self.lacks_acks = not resumption.has_consumer
+        """Whether nothing is known to acknowledge the messages of a queue that it is given; False
+        once the client looks after that."""
         self.parting: tuple[Header, bytes] = ({}, b"")
         """Further header fields and the body of the `unsubscribe` command: what a consumer of a
         queue says of the messages that it holds."""

@@ -88,6 +88,8 @@ class SubscriptionState:
 
     command = "subscribe"
     """Command that requests the subscription (docs/protocol.md)."""
+    has_consumer = False
+    """Whether a consumer of a queue acknowledges its messages."""
     irreplaceable = ""
     """Reason why its filter cannot be replaced; empty: it can, unless the subscription has a
     bookmark."""

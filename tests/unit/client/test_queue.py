@@ -16,7 +16,7 @@ import pytest
 from support.fake_server import FakeServer, Session, records
 from unit.client.test_client import client_of, run
 
-from raylay.services.client import runtime
+from raylay.services.client import MessagesUnacknowledged, runtime
 from raylay.services.client.queues import queue, queue_consumer
 from raylay.services.client.queues.queue_consumer import QueueConsumer
 from raylay.services.errors import (
@@ -56,6 +56,65 @@ def deliver(session: Session, *sequences: int) -> None:
 
 async def take(work: QueueConsumer, messages: int) -> list[bytes]:
     return [(await anext(work)).body for _ in range(messages)]
+
+
+@pytest.mark.covers("Queues", "an ordinary subscription to a queue that acknowledges nothing")
+@pytest.mark.parametrize("lease_ms", [1, None])
+@run
+async def test_an_ordinary_subscription_that_acknowledges_nothing_is_told_once(
+    lease_ms: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "UNACKNOWLEDGED_S", 0.002)
+    server = await FakeServer().start()
+    events: list[Any] = []
+    is_told = asyncio.Event()
+
+    def note(event: Any) -> None:
+        if isinstance(event, MessagesUnacknowledged):
+            events.append(event)
+            is_told.set()
+
+    async with client_of(server, on_event=note) as client:
+        work = await client.subscribe("work")
+        lease = {} if lease_ms is None else {"lp": lease_ms}
+        server.session.deliver(work.id, records(7, [1], topic="orders"), q=1, **lease)
+        await anext(work)
+        async with asyncio.timeout(60):
+            await is_told.wait()
+        server.session.deliver(work.id, records(7, [1], topic="orders"), q=1, **lease)
+        await anext(work)
+        assert not client.runtime.ack_watches
+    assert events == [MessagesUnacknowledged("work", 0.002 if lease_ms is None else 0.001)]
+    (line,) = (each.message for each in caplog.records if "acknowledges nothing" in each.message)
+    assert "Consume the queue with client.queue('work')" in line
+    await server.stop()
+
+
+@pytest.mark.covers("Queues", "an ordinary subscription to a queue that acknowledges nothing")
+@run
+async def test_who_acknowledges_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        async with client.queue("work") as consumer:
+            deliver(server.session, 1)
+            await anext(consumer)
+            assert not client.runtime.ack_watches, "a consumer acknowledges"
+        work = await client.subscribe("work")
+        client.acknowledge("work", ["7|1|"])
+        server.session.deliver(work.id, records(7, [2], topic="orders"), q=1, lp=1)
+        await anext(work)
+        async with asyncio.timeout(60):
+            while client.runtime.ack_watches:
+                await asyncio.sleep(0.001)
+        late = await client.subscribe("late")
+        server.session.deliver(late.id, records(7, [3], topic="orders"), q=1, lp=3_600_000)
+        await anext(late)
+        (watch,) = client.runtime.ack_watches.values()
+        await server.wait(lambda: len(server.session.published) >= 2)
+        server.session.ack(server.session.published[-1])
+    assert watch.cancelled(), "a client that is closed looks no more"
+    assert not [each for each in caplog.records if "acknowledges nothing" in each.message]
+    await server.stop()
 
 
 @pytest.mark.covers("Queues", "the client: acknowledgments go together and again until")
