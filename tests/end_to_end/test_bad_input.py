@@ -514,15 +514,13 @@ def test_one_identity_with_two_contents_across_a_sync_pair(
     # Sent, and on the disk of one of two: no ack.
     here = Client(first.address, "twin")
     here.publish(range(1, 4), text="here")
-    here.send({"c": "flush", "cid": "f", "a": "completed"})
-    here.ack(cid="f")
+    first.wait_until_journaled(publisher_id("twin"), 3)
     first.kill()
     second.start()
     there = Client(second.address, "twin")
     assert there.answer["highest"] == 0
     there.publish(range(1, 4), text="there")
-    there.send({"c": "flush", "cid": "f", "a": "completed"})
-    there.ack(cid="f")
+    second.wait_until_journaled(publisher_id("twin"), 3)
     first.start()
     for sequence in (1, 2, 3):
         refused = there.ack(a="persisted").header

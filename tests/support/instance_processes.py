@@ -41,6 +41,7 @@ from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from support import forked
 from support.journal_runs import every_run
+from support.waiting import wait_until
 from support.watched_instance import READ_ON_THE_LOOP
 
 DEADLINE_S = 60.0
@@ -250,6 +251,11 @@ class Server:
                 lambda: self.events(other) >= times and text in self.log.split(other)[-1],
                 DEADLINE_S,
             ), f"no event {text!r} came behind {times} of {other!r} {self.state()}: {self.log}"
+
+    def wait_until_journaled(self, publisher: int, sequence: int) -> None:
+        """Waits until a message is in its journal: nobody is told of that while the message waits
+        for other instances."""
+        wait_until(lambda: (publisher, sequence) in self.journal())
 
     def journal(self) -> list[tuple[int, int]]:
         """(publisher, sequence) of everything in its journal."""
