@@ -253,16 +253,31 @@ def settings_of(source: str) -> FabricSettings | None:
     return FabricSettings.from_json(record.settings) if record is not None else None
 
 
+def check_fabric(fabric: str) -> None:
+    """Checks that there is such a fabric, without its data: it may be on other hosts.
+
+    Raises:
+        ConfigurationError: it is neither a file nor a fabric's directory nor a fabric that runs
+            here.
+    """
+    if Path(fabric).is_dir():
+        if not (Path(fabric) / FABRIC_FILE).is_file():
+            raise ConfigurationError(
+                f"{fabric} has no {FABRIC_FILE}: it is not a fabric's directory"
+            )
+    elif not Path(fabric).is_file() and registry.find(fabric) is None:
+        raise ConfigurationError(
+            f"{fabric} is neither a file nor a directory nor a fabric that runs here: start it, or "
+            "read its journals by their directories, with `path`"
+        )
+
+
 def _of_fabric(fabric: str, directory: str) -> list[JournalPlace]:
     record = record_of(fabric, directory)
     if record is not None:
         return _of_record(record, FabricSettings.from_json(record.settings))
-    if Path(fabric).is_dir():
-        raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is not a fabric's directory")
-    raise ConfigurationError(
-        f"{fabric} is neither a file nor a directory nor a fabric that runs here: start it, or "
-        "read its journals by their directories, with `path`"
-    )
+    check_fabric(fabric)
+    raise ConfigurationError(f"{fabric} has no record of a fabric: name the fabric's directory")
 
 
 def _of_record(record: FabricRecord, settings: FabricSettings) -> list[JournalPlace]:

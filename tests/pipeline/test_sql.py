@@ -81,9 +81,15 @@ def test_a_table_that_is_read(spark: Any, mixed: Log, table: Any, tmp_path: Path
         (f"path '{mixed.directory}', bogus '1'", "there is no option bogus"),
         (f"path '{mixed.directory}', mode 'lenient'", "mode is 'lenient'"),
         ("topic 't'", "give either `servers`"),
+        (f"path '{tmp_path}/typo'", "typo does not exist"),
+        (f"path '{tmp_path}'", "is not a journal"),
+        (f"path '{mixed.directory}', instance 'Paris-1'", "no instance Paris-1: choose from Chi"),
+        (f"path '{mixed.directory}', starting 'soon'", "starting is 'soon', .* no place in a log"),
+        ("fabric 'typo', network 'true'", "typo is neither a file nor a directory nor a fabric"),
     ):
         with pytest.raises(PySparkException, match=text):
             table("sql_wrong", wrong)
+        assert not spark.catalog.tableExists("sql_wrong")
     spark.sql(f"CREATE TABLE sql_own (txid BIGINT) USING raylay OPTIONS (path '{tmp_path}')")
     try:
         with pytest.raises(PySparkException, match="with a list of columns has no options: leave"):

@@ -50,6 +50,7 @@ from raylay.services.pipeline.journals import (
     JournalStretch,
     OnCorrupt,
     StretchReader,
+    check_fabric,
     last_txid,
     places,
     plan,
@@ -259,10 +260,16 @@ class RaylaySource(DataSource):
         if ChangeOptions.are_meant(options):
             parts = change_options(options).ddl()
         elif _reads_network(options):
+            _check_fabric_of(options)
             parts = _ddl(NetworkOptions.of(_of_network_read(options)))
         elif options.keys() & {"path", "fabric"}:
-            parts = _ddl(ReadOptions.of(_of_read(options)))
+            parts = _ddl(of_table := ReadOptions.of(_of_read(options)))
+            if of_table.path:
+                of_table.places()
+            else:  # it may be a table that is written to, without any journal on this host
+                _check_fabric_of(options)
         else:
+            _check_fabric_of(options)
             WriteOptions.of({name: options[name] for name in options.keys() & written})
             parts = [f"`{name}` {kind}" for name, kind in WRITTEN_COLUMNS.items()]
         return ", ".join([f"{parts[0]} COMMENT {as_comment(options)}", *parts[1:]])
@@ -337,6 +344,12 @@ class RaylaySource(DataSource):
                 "INSERT INTO"
             )
         return WriteOptions.of(options)
+
+
+def _check_fabric_of(options: Mapping[str, str]) -> None:
+    """Refuses a created table with the option `fabric` where there is no such fabric."""
+    if fabric := options.get("fabric", ""):
+        check_fabric(fabric)
 
 
 def _of_read(options: Mapping[str, str]) -> dict[str, str]:
