@@ -45,6 +45,8 @@ PACE_S = 0.005
 """The shortest pause of a publisher with a rate: it publishes what is due after each."""
 LAST_ACKS_S = 30.0
 """Time that a publisher waits for the acknowledgments of what it has sent."""
+ENDED_ACKS_S = 1.0
+"""The same for a load that is ended before all of it is sent: by its time, or by Ctrl-C."""
 _QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("longest", 1.0))
 
 
@@ -101,8 +103,10 @@ class LoadResult:
         side: `published`, `received` or `consumed`.
         wanted: number of messages at which it is done.
         messages: number of messages so far: acknowledged, received, or taken from a queue.
-        size_bytes: bytes of their bodies; of what was received, of the records.
+        size_bytes: bytes of their bodies.
         refused: number of publishes that were refused.
+        unanswered: number of publishes that were sent and not answered when the load ended: they
+            may be persisted or not.
         unjournaled: number of messages that were delivered and not journaled.
         began_s, ended_s: time of the first and of the last of them, by `time.perf_counter`.
         times_ms: the times of some of them, in milliseconds.
@@ -113,6 +117,7 @@ class LoadResult:
     messages: int = 0
     size_bytes: int = 0
     refused: int = 0
+    unanswered: int = 0
     unjournaled: int = 0
     began_s: float = 0.0
     ended_s: float = 0.0
@@ -137,6 +142,7 @@ class LoadResult:
             "side": self.side,
             "messages": self.messages,
             "refused": self.refused,
+            "unanswered": self.unanswered,
             "unjournaled": self.unjournaled,
             "seconds": round(seconds, 6),
             "messages_per_s": round(self.messages / seconds) if seconds else 0,
@@ -173,6 +179,11 @@ class AckTimes:
         self._result = result
         self._every = every
         self._sent: deque[tuple[int, int, float]] = deque()
+
+    @property
+    def unanswered(self) -> int:
+        """Returns the number of publishes that are not acknowledged."""
+        return len(self._sent)
 
     def sent(self, sequence: int, size_bytes: int, now_s: float) -> None:
         """Notes a publish."""
@@ -348,6 +359,12 @@ def _perform(
     unjournaled = sum(each.unjournaled for each in results)
     if unjournaled:
         echo(f"raylay: {unjournaled:,} were delivered, and are in no transaction log", err=True)
+    unanswered = sum(each.unanswered for each in results)
+    if unanswered:
+        echo(
+            f"raylay: {unanswered:,} were sent and not answered, and may be persisted or not",
+            err=True,
+        )
     refusal = next((each.refusal for each in results if each.refusal is not None), None)
     if refusal is not None:
         echo(f"raylay: {sum(each.refused for each in results):,} were refused", err=True)
@@ -413,11 +430,14 @@ async def _publish_share(
     ready: asyncio.Barrier | None = None,
 ) -> None:
     """Publishes some messages of a plan with a client of its own, and waits for the
-    acknowledgments."""
+    acknowledgments; where the load is ended before, for a short time only."""
     times = AckTimes(result, -(-plan.count // TIMES_MAX))
     clock = time.perf_counter
+    refusals = 0
 
     def refused(event: Any) -> None:
+        nonlocal refusals
+        refusals += 1
         result.refused += 1
         result.refusal = result.refusal or event.error
 
@@ -430,20 +450,32 @@ async def _publish_share(
             await ready.wait()
         rate = plan.rate * len(numbers) / plan.count
         began_s = clock()
-        for sent, number in enumerate(numbers):
-            while rate and sent >= (clock() - began_s) * rate:
-                await asyncio.sleep(PACE_S)
-            message = plan.message(number, time.time_ns() // 1000)
-            now_s = clock()
-            sequence = await client.publish(plan.topic, message, plan.message_type)
-            times.sent(sequence, len(message), now_s)
-            if result.refusal is not None:
-                return
-        with suppress(TimeoutError):
-            await client.flush(LAST_ACKS_S)
-        times.acknowledged(client.persisted_sequence, clock())
-        result.messages -= result.refused
-        result.unjournaled += client.unjournaled_messages
+        message, now_s, wait_s = b"", began_s, ENDED_ACKS_S
+        noted = client.last_sequence
+        try:
+            for sent, number in enumerate(numbers):
+                while rate and sent >= (clock() - began_s) * rate:
+                    await asyncio.sleep(PACE_S)
+                message = plan.message(number, time.time_ns() // 1000)
+                now_s = clock()
+                noted = await client.publish(plan.topic, message, plan.message_type)
+                times.sent(noted, len(message), now_s)
+                if result.refusal is not None:
+                    break
+            else:
+                wait_s = LAST_ACKS_S
+        finally:
+            if client.last_sequence > noted:
+                # The client took it, and the load ended before the client said so.
+                times.sent(client.last_sequence, len(message), now_s)
+            try:
+                with suppress(TimeoutError):
+                    await client.flush(wait_s)
+            finally:
+                times.acknowledged(client.persisted_sequence, clock())
+                result.messages -= refusals
+                result.unanswered += times.unanswered
+                result.unjournaled += client.unjournaled_messages
 
 
 async def _receive(
@@ -497,9 +529,10 @@ async def _consume(
 
 def _count(batch: MessageBatch[Any], result: LoadResult) -> None:
     """Counts a delivery. Its first message is timed, if it is one of `raylay bench`."""
-    result.add(batch.count, len(batch.payload), time.perf_counter())
+    bodies = batch.bodies()
+    result.add(batch.count, sum(map(len, bodies)), time.perf_counter())
     if len(result.times_ms) < TIMES_MAX:
-        body = next(iter(batch)).body
+        body = bodies[0]
         if body.startswith(b'{"bench":'):
             sent_us = int(json.loads(body)["sent_us"])
             result.times_ms.append((time.time_ns() // 1000 - sent_us) / 1000)

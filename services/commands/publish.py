@@ -37,7 +37,8 @@ class PublishResult:
     """The result of the command."""
 
     published: int = 0
-    """Number of messages that were passed to the client."""
+    """Number of messages that the client took. One that it took just before it was interrupted
+    counts, because it is sent as the others are."""
     persisted: int = 0
     unjournaled: int = 0
     """Number of messages that were delivered to live subscribers only, because no instance journals
@@ -107,10 +108,9 @@ async def publish_lines(
         RaylayError: no server accepted the client, or it ended; a summary was printed before.
     """
 
-    async def publish(client: Client, done: PublishResult) -> None:
+    async def publish(client: Client) -> None:
         await _publish_all(
             client.delta_publish if delta else client.publish,
-            done,
             topic,
             _bodies(body, count) if body is not None else _input_lines(source),
             values,
@@ -125,9 +125,8 @@ async def send_once(
     """Sends one command that is acknowledged as a publish is, and waits for the answer. Raises as
     `publish_lines`."""
 
-    async def once(client: Client, done: PublishResult) -> None:
+    async def once(client: Client) -> None:
         await send(client)
-        done.published = 1
 
     return await _with_client(options, once)
 
@@ -138,12 +137,8 @@ async def send_several(
     """Sends commands that return how many they were, and waits for the answers, as `send_once`
     does."""
 
-    async def several(client: Client, done: PublishResult) -> None:
-        first = client.last_sequence
-        try:
-            await send(client)
-        finally:
-            done.published = client.last_sequence - first
+    async def several(client: Client) -> None:
+        await send(client)
 
     return await _with_client(options, several)
 
@@ -158,7 +153,7 @@ async def _flush_and_tell(client: Client) -> None:
 
 
 async def _with_client(
-    options: dict[str, Any], publish: Callable[[Client, PublishResult], Awaitable[None]]
+    options: dict[str, Any], publish: Callable[[Client], Awaitable[None]]
 ) -> PublishResult:
     from raylay.services.client import Client
 
@@ -176,7 +171,7 @@ async def _with_client(
         async with Client(**options, on_event=lines, on_publish_failed=failed) as client:
             first = client.last_sequence + 1
             try:
-                await publish(client, done)
+                await publish(client)
                 await _flush_and_tell(client)
             except asyncio.CancelledError:
                 done.interrupted = True
@@ -216,6 +211,7 @@ def take_back_cancel() -> None:
 
 def _count(client: Client, done: PublishResult, first: int) -> None:
     settled = client.persisted_sequence
+    done.published = client.last_sequence - first + 1
     done.unjournaled = client.unjournaled_messages
     answered = min(settled - first + 1, done.published)
     done.persisted = max(0, answered - done.refused - done.unjournaled)
@@ -225,7 +221,6 @@ def _count(client: Client, done: PublishResult, first: int) -> None:
 
 async def _publish_all(
     publish: Callable[..., Awaitable[int]],
-    done: PublishResult,
     topic: str,
     pieces: AsyncIterator[Iterable[bytes]],
     values: dict[str, Any],
@@ -233,7 +228,6 @@ async def _publish_all(
     async for bodies in pieces:
         for body in bodies:
             await publish(topic, body, **values)
-            done.published += 1
 
 
 async def _bodies(body: str, count: int) -> AsyncIterator[Iterable[bytes]]:

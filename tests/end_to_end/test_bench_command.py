@@ -89,11 +89,13 @@ def test_a_load_ends_after_its_time(server: Server) -> None:
 
 
 def test_subscribers_count_and_time_a_load(server: Server) -> None:
-    raylay(server, "bench", "pub", "followed", "--count", "500")
+    raylay(server, "bench", "pub", "followed", "--count", "500", "--size", "300")
     command = ("bench", "sub", "followed", "--bookmark", "0", "--count", "500", "--clients", "2")
     found = sides(raylay(server, *command, "--json"))["received"]
     assert found["messages"] == 1000
     assert found["latency_ms"]["p50"] > 0
+    size_bytes = found["bytes_per_s"] / found["messages_per_s"]
+    assert size_bytes == pytest.approx(300, rel=0.01), "bodies count, as on the publishers' side"
 
 
 def test_a_queue_gives_back_only_what_the_load_has_published(server: Server) -> None:

@@ -86,6 +86,22 @@ def test_ctrl_c_ends_it_with_its_sum(tmp_path: Path, answered: bool) -> None:
     with_server(test)
 
 
+def test_ctrl_c_in_the_middle_of_many_counts_every_one_that_was_sent(tmp_path: Path) -> None:
+    async def test(server: FakeServer) -> None:
+        server.auto_ack = True
+        arguments = ("t", '{"n":{n}}', "--count", "100000000", "--json")
+        process = await start(server, *arguments, runtime=tmp_path)
+        await server.wait(lambda: server.sessions and len(server.session.published) > 1000)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(ENDS_WITHIN_S):
+            out, _ = await process.communicate()
+        told, sent = json.loads(out), server.session.published
+        assert told["interrupted"] and told["published"] == told["persisted"] == len(sent)
+        assert told["bookmark"].endswith(f"|{sent[-1]}|")
+
+    with_server(test)
+
+
 def test_what_is_refused_is_counted_and_said(tmp_path: Path) -> None:
     async def test(server: FakeServer) -> None:
         process = await start(server, "t", runtime=tmp_path)
