@@ -297,7 +297,7 @@ app = typer.Typer(
 def main() -> None:
     """The entry point: what went wrong is one line and exit code 1. A traceback is a mistake of
     ours, and nothing else."""
-    # Its warnings advise programs. What a command's user can act on, ConnectionLog prints.
+    # The client's warnings are advice for programs. ConnectionLog prints those that help a user.
     logging.getLogger("raylay.client").setLevel(logging.ERROR)
     try:
         try:

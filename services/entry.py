@@ -16,8 +16,8 @@ def main() -> None:
 
     if not ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # `timeout`, service managers and `kill` send it: what a command stops, cleans up and says
-    # after Ctrl-C is wanted after it as well.
+    # `timeout`, service managers and `kill` send SIGTERM. A command stops, cleans up and reports
+    # after it as it does after Ctrl-C.
     terminable = signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
     if terminable:
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -92,7 +92,7 @@ def _open(path: Path, map_bytes: int) -> Any:
 
 
 def _open_existing(path: Path, map_bytes: int) -> Any:
-    """Opens a file. Leaves nothing beside one that is none of LMDB's."""
+    """Opens a file. Where it is no file of LMDB's, no lock file is left beside it."""
     table = Path(f"{path}-lock")
     had_table = table.exists()
     try:

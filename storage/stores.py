@@ -45,7 +45,7 @@ BYTES_MAX_DEFAULT = 1024 * 1024 * 1024
 BOOKMARK_KEY_BYTES = 24
 """Size, in bytes, of a bookmark store's keys: subscription and publisher."""
 KEYS_LOOKED_AT = 8
-"""Number of keys from which a bookmark store's file is told from another's."""
+"""Number of keys that are read to recognize the file of a bookmark store."""
 
 _KEY = struct.Struct(">Q")
 _ENTRY = struct.Struct("<QI")
@@ -55,8 +55,8 @@ _WORDS_KEY = b"\0words"
 
 
 class ClientFile(StoreFile):
-    """The environment of a client's store, which one store uses at a time. Two would give the same
-    sequences to different messages, and drop what is not theirs.
+    """The LMDB environment of a client's store. One store uses it at a time: two clients would give
+    the same sequences to different messages, and remove the messages of each other.
 
     Raises:
         StorageLocked: a store of another process uses the file.
@@ -66,7 +66,7 @@ class ClientFile(StoreFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            # An object that ends the lock when it is collected with a store that nobody closed.
+            # The lock ends with this file object, also where a store is collected unclosed.
             self._owned = path.open("rb")
             if not try_exclusive(self._owned.fileno()):
                 self._owned.close()
@@ -590,7 +590,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         self._discarded: set[str] = set()
 
     def _refuse_other(self) -> None:
-        """Refuses the file of another store, as far as its first keys show that."""
+        """Refuses the file of another kind of store, as far as its first keys show the kind."""
         try:
             with self._file.begin() as transaction, transaction.cursor() as cursor:
                 keys = islice(cursor.iternext(values=False), KEYS_LOOKED_AT)

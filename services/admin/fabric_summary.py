@@ -482,7 +482,7 @@ class Summarizer:
                 name = _cut(each.get("client"))
                 age_ms = each.get("age_ms")
                 age_s = None if age_ms is None else age_ms / 1000
-                # The bytes on disk are among them.
+                # `unsent_bytes` includes the bytes on disk.
                 found[name] = SlowClient(name, each.get("unsent_bytes"), age_s, True)
         for each in snapshot.get("client_connections", ()):
             name, age_s = _cut(each["client"]), each["age_ms"] / 1000

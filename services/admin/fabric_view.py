@@ -670,7 +670,7 @@ def queue_depth(known: Iterable[QueueSummary], *, shared: bool) -> int | None:
 
 
 def queue_at(view: FabricView, instance: str, queue: ConfiguredQueue) -> QueueSummary | None:
-    """Returns a queue as an instance tells it; None: the instance does not."""
+    """Returns the summary of a queue at an instance; None: the instance reports none."""
     found = view.instances.get(instance)
     if found is None or found.known is None:
         return None

@@ -57,7 +57,7 @@ class NumberRule(NamedTuple):
     def refuses(self, value: object) -> str:
         """Returns what to give in place of a value; empty: the value is valid."""
         kind = Integral if self.whole else Real
-        # A bool is a number for Python alone.
+        # In Python a bool is a number, too.
         if isinstance(value, kind) and not isinstance(value, bool):
             number = float(value)
             enough = number > self.least if self.above else number >= self.least
@@ -89,16 +89,18 @@ CALLABLES = ("answers", "on_event", "on_persisted", "on_publish_failed", "on_arr
 
 
 def checks_options(construct: Callable[P, T]) -> Callable[P, T]:
-    """Makes the constructor of a client refuse a name, a number, a flag, a text or a callback that
-    is none, with a ConfigurationError that names the argument, what it is, and what to give.
-    Otherwise the error would come later, or the client would do something else than the caller
-    thinks: wait without end, or use instances of other groups for the text `"false"`."""
+    """Makes the constructor of a client check the types and ranges of its arguments. A wrong value
+    raises a ConfigurationError that names the argument, the value, and what to give. Without the
+    check the error would come later, or the client would not do what the caller means: it would
+    wait without end, or use instances of other groups for the text `"false"`."""
 
     @wraps(construct)
     def checked(*args: P.args, **keywords: P.kwargs) -> T:
         name = keywords["name"] if "name" in keywords else args[1] if len(args) > 1 else None
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"client {shown_value(name)}: name is none: give a text")
+            raise ConfigurationError(
+                f"client {shown_value(name)}: the name must be a text that is not empty"
+            )
         for option, value in keywords.items():
             if wanted := _wanted_of(option, value):
                 raise ConfigurationError(
@@ -216,7 +218,7 @@ def texts(name: str, given: Sequence[str]) -> list[str] | None:
 
 
 def sample_every(sampling_ratio: float) -> int:
-    """Returns n where one in n publishes is sampled; 0: none is."""
+    """Returns the number of publishes of which one is sampled; 0: no publish is sampled."""
     return round(1 / sampling_ratio) if sampling_ratio else 0
 
 

@@ -106,12 +106,14 @@ def _unchanged(tree: Tree, is_text: bool) -> Tree:
 def decode_value(
     decoder: BodyDecoder | None, body: bytes, message_type: str, types: FabricTypes = NO_TYPES
 ) -> Any:
-    """Returns a body of a message type as a value. Raises whatever a library raises; see
-    `body_problem`.
+    """Returns the value of a body, by its message type.
 
     Args:
         decoder: the decoder of the subscription; None: the subscription has no type.
         types: the message types that the fabric defines.
+
+    Raises:
+        Exception: an error of the library that reads the message type (`body_problem`).
     """
     own = types.find(message_type)
     if own is not None:

@@ -17,7 +17,7 @@ CERTIFICATE_VARIABLE = "RAYLAY_CERTIFICATE"
 PRIVATE_KEY_VARIABLE = "RAYLAY_PRIVATE_KEY"
 _TLS_VARIABLES = (CA_FILE_VARIABLE, CERTIFICATE_VARIABLE, PRIVATE_KEY_VARIABLE)
 PASSWORD_BYTES_MAX = 8_192
-# Options and contexts of the shell stand in the environment while a command runs.
+# A command puts its options, and those of its context, into the environment while it runs.
 _NAMED_BY = f"--password-file, a context or {PASSWORD_FILE_VARIABLE} names it"
 
 

@@ -1,4 +1,4 @@
-"""The message types that the fabric defines, as the instance told them at the last logon."""
+"""The message types that the fabric defines, as the answer to the last logon names them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT_KINDS = frozenset(("fix", "nvfix", "xml"))
 class FabricTypes:
     """See the file's docstring.
 
-    Owner: the client's event loop hears; any thread reads.
+    Owner: the client's event loop calls `hear`. Any thread may read.
     """
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class FabricTypes:
         self._heard = _HeardTypes(())
 
     def hear(self, body: bytes) -> None:
-        """Takes what an instance tells, in place of what was told before. What cannot be read
-        counts as nothing: then only built-in types are written and read."""
+        """Replaces the known types by those of the answer to a logon. A body that cannot be decoded
+        counts as one without types: the client then writes and reads built-in types only."""
         if body == self._body:
             return
         try:
@@ -38,12 +38,12 @@ class FabricTypes:
         self._body, self._heard = body, _HeardTypes(told)
 
     def find(self, name: str) -> MessageType | None:
-        """Returns the type that has a name; None: the fabric defines none of this name, and it may
-        be a built-in one.
+        """Returns the type of a name; None: the fabric does not define it. It may be a built-in
+        type.
 
         Raises:
-            MessageTypeError: the client cannot make it, and why.
-            ConfigurationError: its definition cannot be used here.
+            MessageTypeError: the client cannot make the type; the text gives the reason.
+            ConfigurationError: the definition of the type cannot be used by this process.
         """
         return self._heard.find(name)
 
@@ -58,7 +58,8 @@ class FabricTypes:
 
 
 class _HeardTypes:
-    """The types of one answer: a thread that reads them while others are heard has them whole."""
+    """The types of one answer. They never change, so a thread may use them while the client hears
+    the next answer."""
 
     def __init__(self, told: Iterable[ToldType]) -> None:
         self.told = {each.name: each for each in told}
@@ -75,7 +76,7 @@ class _HeardTypes:
                 name,
             )
         if self._made is None:
-            # Late: most clients write and read bytes or JSON.
+            # Imported late, because most clients write and read bytes or JSON.
             from raylay.services.messages.types.registry import MessageTypes
 
             whole = (each.definition for each in self.told.values())
@@ -84,4 +85,4 @@ class _HeardTypes:
 
 
 NO_TYPES = FabricTypes()
-"""The types of a client that was told of none."""
+"""The types where the fabric defines none."""

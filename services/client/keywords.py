@@ -28,9 +28,10 @@ def checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
     unknown, and the argument where a text, a number or a flag is of another type. A coroutine
     function raises it when it is awaited.
 
-    Python's own TypeError names the wrong argument only. The check costs some look-ups an argument,
-    so it belongs on calls that are made per subscription, never per message. The options of a
-    constructor have checks of their own (`checks_options`).
+    Python's own TypeError names only the wrong argument, not the parameter that is meant. The
+    check makes some look-ups for each argument, so it is for calls that are made once per
+    subscription, and never for those of each message. The options of a constructor have checks of
+    their own (`checks_options`).
     """
     known = inspect.signature(function).parameters
     names = tuple(known)
@@ -83,7 +84,7 @@ def refuse_unknown(call: str, given: Iterable[str], known: Collection[str]) -> N
 
 
 def _kinds_of(annotation: object) -> tuple[str, ...]:
-    """Returns the checked types that an annotation names; empty: it names others, too."""
+    """Returns the checked types that an annotation names; empty: it also names other types."""
     if not isinstance(annotation, str):
         return ()
     parts = tuple(part.strip() for part in annotation.split("|"))
@@ -91,7 +92,7 @@ def _kinds_of(annotation: object) -> tuple[str, ...]:
 
 
 def _is(value: object, kind: str) -> bool:
-    # A bool is a number for Python alone.
+    # In Python a bool is a number, too.
     is_number = kind in ("int", "float")
     return isinstance(value, KINDS[kind][0]) and not (is_number and isinstance(value, bool))
 

@@ -30,7 +30,8 @@ class ClientLifecycle:
     """
 
     _users: ClassVar[WeakValueDictionary[int, ClientRuntime]] = WeakValueDictionary()
-    """The last client that has a publish store, by the identity of the store, which it holds."""
+    """The last client of each publish store, by the `id` of the store. The client keeps the store
+    alive, so that no other store has the same `id`."""
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class ClientLifecycle:
             raise
 
     def _claim_store(self) -> None:
-        """Refuses a publish store that a client has which is not closed: two would give the same
-        sequences to different messages."""
+        """Refuses the publish store of another client that is not closed: two clients would give
+        the same sequences to different messages."""
         runtime = self._runtime
         other = self._users.get(id(runtime.store))
         if other is not None and other.machine.state is not ClientState.ENDED:

@@ -239,10 +239,9 @@ class ClientMachine:
         self._attempts = 0
         """Number of attempts in this round."""
         self._lasting: dict[str, str] = {}
-        """Lasting reasons by the address of each server of this round whose attempt failed for
-        one."""
+        """The lasting reasons for failed attempts of this round, by the server's address."""
         self._tried: dict[str, str] = {}
-        """Reasons by the address of each server of this round whose attempt failed."""
+        """The reasons for failed attempts of this round, by the server's address."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0

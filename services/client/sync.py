@@ -649,8 +649,8 @@ class SyncClient:
 
 
 def _close_all() -> None:
-    """Closes the clients that the program has not closed, so that what `publish` returned for is
-    sent: their threads end with the program."""
+    """Closes the clients that the program has left open. Their threads end with the program, and
+    messages that `publish` has taken would otherwise stay unsent."""
     for client in list(_OPEN):
         try:
             client.close()

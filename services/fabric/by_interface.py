@@ -40,9 +40,9 @@ from raylay.services.security.control import Caller, path_of
 from raylay.services.telemetry.kept_log import events_among
 
 HEAD_S = 8.0
-"""Time, in seconds, that Ray's head has for a sign of life: on a busy machine it takes some."""
+"""Time, in seconds, in which Ray's head must give a sign of life, on a busy machine, too."""
 HEAD_TOLD_S = 2.0
-"""Time, in seconds, after which the user is told that Ray's head is waited for."""
+"""Time, in seconds, after which the user is told that the command waits for Ray's head."""
 SHOWN_MAX = 200
 HOW_TO_HAVE_ONE = (
     "`admin: {enabled: true}` in the fabric's file and `raylay apply` give it one "

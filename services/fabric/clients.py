@@ -37,7 +37,7 @@ class FabricClients:
     def options(
         self, name: str, group: str | None = None, given: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Returns the arguments of a `Client` but its name.
+        """Returns the arguments of a `Client`, without its name.
 
         Args:
             name: name of the client.

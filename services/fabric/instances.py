@@ -93,7 +93,7 @@ class InstanceHandles:
         """
         settings, record = self._handle.known()
         if record.restarting.get(instance.name):
-            # From here on it may begin with this one at any time.
+            # From here on the instance may begin with the new configuration at any time.
             record.restarting[instance.name] = ""
             self._handle.keep(record)
         directory = data_directory(record, instance)
@@ -286,7 +286,7 @@ class InstanceHandles:
                 found.append({**base, "phase": "", "reason": told.get("why", ""), **told})
             except ray.exceptions.RayError as error:
                 try:
-                    # Asked once: each time it would be waited for.
+                    # A silent head is asked once, because each question waits for the time limit.
                     state = {} if why_silent else self._state_of(name)
                 except HeadSilent as silent:
                     why_silent = str(silent)

@@ -237,7 +237,7 @@ class FabricChanges:
 def config_digest(config: InstanceConfig) -> str:
     """Returns a digest of the part of a configuration for which a running instance is restarted
     when it changes."""
-    # Whom it tells of itself is for its next start: a new instance restarts nobody.
+    # `announce_to` matters at the next start only: a new instance must restart no other one.
     text = replace(config, announce_to=()).to_json()
     return digest(text.encode(), _CONFIG_PURPOSE).hex()
 

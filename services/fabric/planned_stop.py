@@ -242,8 +242,8 @@ def _too_few(
 
 
 def queues_owned(settings: FabricSettings, name: str, status: Mapping[str, Any]) -> list[str]:
-    """Returns the shared queues that have messages which an instance owns, with their number and
-    what to do, a phrase each: only the owner of a message delivers it."""
+    """Returns a phrase on each shared queue of whose messages an instance owns some: their number,
+    and what to do. Only the owner of a message delivers it."""
     told = status.get("queues", {})
     found = []
     for queue in settings.queues_of(settings.instance(name)):

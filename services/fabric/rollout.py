@@ -154,7 +154,7 @@ class Rollout:
             for name in found.restarted
         }
         wanted.starting = list(found.started)
-        # One that an interrupted apply has left as it was before that still is.
+        # An instance that an interrupted apply did not restart still has its former configuration.
         wanted.restarting = runs_with | {
             name: former[1].restarting[name]
             for name in found.restarted

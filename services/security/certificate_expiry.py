@@ -18,7 +18,7 @@ ENDED = 0
 NEVER = WARNED_DAYS[-1] + 1
 """Number in place of the days for a certificate that is not to be warned of yet."""
 CLIENT_CERTIFICATES_MAX = 100
-"""Limit on the certificates of clients that are told of; those that end first are."""
+"""Most certificates of clients that are reported: those that end first."""
 USERS_SHOWN_MAX = 3
 
 
@@ -92,10 +92,10 @@ class DatedCertificate:
 
 
 def ending_of_clients(shown: Iterable[tuple[str, str, int]], now_us: int) -> list[DatedCertificate]:
-    """Returns the certificates of clients that are to be warned of, those that end first first.
+    """Returns the certificates of clients that need a warning, in the order of their ends.
 
     Args:
-        shown: of each client its name, and the name and the end of the certificate that it showed.
+        shown: the name of each client, and the name and the end of the certificate that it showed.
     """
     users: dict[tuple[int, str], list[str]] = {}
     for client, name, ends_us in shown:
@@ -125,7 +125,7 @@ class ExpiryWarnings:
         """Returns the certificates of which nobody was warned since they came that near to their
         end."""
         found: list[DatedCertificate] = []
-        # A client that comes again shows the certificate that it was warned of.
+        # A client that connects again shows a certificate for which the warning was given.
         warned = {
             key: days for key, days in self._warned.items() if days < NEVER and key[2] >= now_us
         }

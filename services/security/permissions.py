@@ -24,8 +24,8 @@ from raylay.services.messages.topics import is_regex
 
 ENTRIES_MAX = 10_000
 ENTRIES_COMPARED_MAX = 1_000
-"""Most entries of a list that are compared with one another: that takes a millisecond for 40, and
-half a second for so many."""
+"""Most entries of a list in which dead entries are looked for. To compare 40 entries with one
+another takes a millisecond, and this many half a second."""
 TEXT_CHARACTERS_MAX = 16_384
 ANSWERS_KEPT_MAX = 4_096
 """Number of answers of each kind that are kept. A session chooses the topics, of up to 1,024 bytes
@@ -85,8 +85,8 @@ class PermissionEntry(NamedTuple):
         return self.topic == topic if self.pattern is None else self.pattern.search(topic)
 
     def covers(self, other: PermissionEntry) -> bool:
-        """Returns whether this entry fits all that the other fits. False: it does not, or that is
-        not easily seen."""
+        """Returns whether this entry fits every topic that another entry fits. Two different
+        expressions are not compared: the result is then false, unless this one is `.*`."""
         if other.pattern is None:
             return self.fits(other.topic)
         return self.topic in (other.topic, ".*")
@@ -196,9 +196,8 @@ class Permissions:
         return False
 
     def dead_entries(self) -> list[str]:
-        """Returns a sentence on each entry that never applies, since an earlier entry of its list
-        fits every name that it fits, as far as that is seen: its topic is a name, or the earlier
-        one is the same or fits all."""
+        """Returns a sentence on each entry that never applies, because an earlier entry of its list
+        fits every topic that it fits (`PermissionEntry.covers`)."""
         found = []
         for key, entries in zip(_LISTS, (self.topics, self.replicated, self.admin), strict=True):
             if len(entries) > ENTRIES_COMPARED_MAX:

@@ -31,9 +31,9 @@ PLACES_TOLD = 3
 _TREE = f"{Path(__file__).parents[2]}/"
 
 READING_US = 50
-"""Time, in microseconds, within which two clocks are read, where nothing comes between."""
+"""Longest time, in microseconds, between two readings that count as close together."""
 READINGS_MAX = 20
-"""Number of times that two clocks are read, at most."""
+"""Most times that two clocks are read to find readings that are close together."""
 
 
 class RecurringTask:
@@ -76,9 +76,9 @@ class RecurringTask:
             return
         # A timer may be early; missed times are not made up for.
         passed = max(self._times, self._passed())
-        # Work that reports something hurries the recurring tasks, and this one has no timer to
-        # cancel meanwhile: another timer would be set beside the next one, for as long as the
-        # instance lives.
+        # The work may report an event, and an event makes `hurry` set a timer for each task that
+        # pauses. The timer of this task has just fired, so `hurry` could not cancel it, and the
+        # task would have two timers for as long as the instance lives.
         self.is_pausing = False
         try:
             self._work()
@@ -102,9 +102,12 @@ class RecurringTask:
 
 
 def clock_difference_us(one_us: Callable[[], int], other_us: Callable[[], int]) -> int:
-    """Returns the microseconds by which one clock is ahead of another one. The process may lose the
-    processor for a second between two readings, which would count in full, so the clocks are read
-    until both readings come close together, and else the closest ones count."""
+    """Returns the microseconds by which one clock is ahead of another one.
+
+    The process may lose the processor for a second between two readings, and that second would
+    count as a difference. The clocks are therefore read again until two readings are close
+    together; after `READINGS_MAX` attempts the closest two count.
+    """
     closest_us, found_us = 1 << 62, 0
     for _ in range(READINGS_MAX):
         before_us = other_us()
@@ -167,7 +170,8 @@ class InstanceRuntime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.steady_base_us = clock_difference_us(self.now_us, _monotonic_us)
         """Lead of `steady_us` over the monotonic clock of the host."""
-        begun_us = self.steady_us()  # and by the wall clock, which the steady one was set by
+        # The wall clock shows the same time: the steady clock has just been set by it.
+        begun_us = self.steady_us()
         self.aging = AgingClock(begun_us, begun_us)
 
     def begin(self) -> None:

@@ -174,8 +174,8 @@ def kept_events(directory: Path, instance: str) -> Iterator[dict[str, Any]]:
 
 
 def events_among(lines: Iterable[LogLine], instance: str) -> Iterator[dict[str, Any]]:
-    """Yields the events of an instance among lines of its kept log; the lines of the processes
-    beside it are none."""
+    """Yields the events of an instance from lines of its kept log. The log also has lines of the
+    processes beside the instance, which are no events."""
     for line in lines:
         if line["process"] != instance or line["logger"] != "instance":
             continue

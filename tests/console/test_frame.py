@@ -86,7 +86,8 @@ def test_the_keyboard_does_everything(browser: Browser) -> None:
     with browser.console(GeneratedFabric(6)) as console:
         page, press = console.page, console.page.keyboard.press
         console.open()
-        page.keyboard.type("gl")  # In one call: the second key counts for a moment only.
+        # One call types both keys, because the second one must follow soon.
+        page.keyboard.type("gl")
         page.wait_for_selector("#links tbody tr")
         assert "/#/links" in page.url
         press("j")

@@ -293,7 +293,7 @@ def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -
     assert archived.returncode == 0, archived.stderr
     assert list((tmp_path / "archive").iterdir())
     assert " info A " in logged()
-    for path in (tmp_path / "log").glob("a*"):  # Beside them lies the kept log.
+    for path in (tmp_path / "log").glob("a*"):  # The kept log stays: it is in the same folder.
         path.unlink()
     again = start("error")
     reader = Client(again.address, "reader")

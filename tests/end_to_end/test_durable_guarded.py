@@ -63,7 +63,7 @@ def client_of(user: str, *given: Server, name: str = "") -> Client:
 async def place_of(
     client: Client, wanted: Callable[[ReaderPlace | None], bool]
 ) -> ReaderPlace | None:
-    """Returns the place that the client's instance keeps, once it is as wanted."""
+    """Returns the place that the client's instance keeps, as soon as it is the wanted one."""
     while not wanted(found := await client.readers.place("billing")):
         await asyncio.sleep(0.05)
     return found
@@ -83,7 +83,7 @@ async def test_a_place_is_kept_over_a_restart_and_at_the_other_instance(
     one, other = guarded(servers, path)
     async with client_of("desk", one, other) as desk:
         await publish(desk, 1, 100)
-        # Its name lets it in; so it does its connections for the other instances' places.
+        # The user's name admits the client, and its connections to the other instances.
         async with client_of("anna", one, other, name="billing-desk") as anna:
             orders = await anna.subscribe("orders", durable="billing")
             assert anna.instance == "A" and await take(orders, 100) == list(range(1, 101))
@@ -101,7 +101,7 @@ async def test_a_place_is_kept_over_a_restart_and_at_the_other_instance(
         orders = await anna.subscribe("orders", durable="billing")
         async with client_of("desk", other) as desk:
             await publish(desk, 121, 121)
-        # It was told of the first hundred; the first instance may have told it of more.
+        # This instance knows of the first hundred, and the first instance may have told it of more.
         again = [number async for number in numbers_upto(orders, 121)]
         assert again == list(range(again[0], 122)) and again[0] >= 101
 

@@ -162,7 +162,7 @@ def test_what_a_consumer_has_acknowledged_before_it_leaves_is_done(servers: Any)
 def test_only_what_a_handler_was_given_counts_for_a_consumer_that_unsubscribes(
     servers: Any,
 ) -> None:
-    """Messages on the way to it do not count, nor those that it has not looked at."""
+    """Messages on the way to the consumer do not count, nor those that it has not looked at."""
     server = servers(work(subscription_backlog_max=4, deliveries_max=1))
     publisher = Client(server.address, "pub")
     publisher.publish(range(1, 11))

@@ -966,7 +966,7 @@ def test_nobody_waits_so_that_a_cancellation_is_lost() -> None:
     """`asyncio.wait_for` of Python 3.11 returns the result, and swallows a cancellation, where both
     come together; `asyncio.timeout` does not."""
     wrong = [name_of(path) for path in files(*PARTS) if "wait_for(" in path.read_text()]
-    # A condition of `threading`.
+    # This file waits for a condition of `threading`.
     assert wrong == ["storage/environment.py"]
 
 

@@ -289,7 +289,7 @@ class QueueOperations:
 
 
 def _message(bookmark: object) -> Point | None:
-    """Returns the message that a bookmark names; None: it names none."""
+    """Returns the place of the one message that a bookmark names; None: it names no message."""
     try:
         point = parse_point(bookmark) if isinstance(bookmark, str) else None
     except RemoteProtocolError:
@@ -298,7 +298,11 @@ def _message(bookmark: object) -> Point | None:
 
 
 def _check_how(queue: str, how: str, known: Sequence[str]) -> None:
-    """Raises LocalProtocolError where messages cannot be acknowledged in this way."""
+    """Refuses an unknown way to acknowledge messages.
+
+    Raises:
+        LocalProtocolError: the way is unknown; the text names those that are known.
+    """
     if how not in known:
         raise LocalProtocolError(
             f"to acknowledge messages of {queue}: how is {how!r}: give {' or '.join(known)}"

@@ -283,8 +283,8 @@ class QueueConsumer(Generic[Value]):
         if that one ends the process, the queue's owner takes the oldest message without an
         acknowledgment for the culprit."""
         self._given: list[QueueMessage[Value] | QueueBatch[Value]] = []
-        """Messages that the application was given or is given next, and may have in hand.
-        Empty with `ack="auto"`, where that is `_current`."""
+        """Messages that the application has been given, or is given next, and may not have settled.
+        Empty with `ack="auto"`, where `_current` is the only such message."""
         self.returned_messages = 0
         """Number of messages that were given back because their leases had nearly ended."""
 

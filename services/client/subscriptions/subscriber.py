@@ -38,11 +38,11 @@ class Subscriber:
         self._runtime = runtime
 
     def given(self, **options: Any) -> dict[str, Any]:
-        """Returns the options that were given. 0 counts as given, because no rows differs from all
-        rows.
+        """Returns the options that have a value. 0 is a value: a limit of no rows differs from no
+        limit.
 
         Raises:
-            RaylayError: what ended the client, or that it was not connected yet.
+            RaylayError: the client has ended, or has not connected yet.
         """
         self._runtime.raise_if_unusable()
         return {

@@ -24,7 +24,7 @@ def check_message(value: object) -> None:
     """Refuses a value that is no message of a subscription.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value is no `Message`.
     """
     if not isinstance(value, Message):
         found = f"{shown_value(value)}, of type {type(value).__name__}"

@@ -39,10 +39,10 @@ def shown(document: Document) -> str:
 
 
 def document_values(document: Document) -> dict[str, Any]:
-    """Returns an instance's configuration as values for JSON, of documented names and with
-    defaults: `file`, `AMPSConfig`, and `left_out` with the meaning of each element of
-    `OWN_DEFAULTS` that is not there. The elements of an action, whose order has a meaning and of
-    which one may stand there several times, are a list of objects of one name each."""
+    """Returns an instance's configuration as values for JSON: `file`; `AMPSConfig`, with the
+    documented names and defaults; and `left_out`, with the meaning of each element of
+    `OWN_DEFAULTS` that the file leaves out. The elements of an action are a list of objects of one
+    name each, because their order has a meaning, and a name may occur several times."""
     left_out: dict[str, None] = {}
     values = _listed(_elements(document.config, left_out))
     own = {tag: OWN_DEFAULTS[tag] for tag in left_out}
@@ -78,7 +78,7 @@ def _kept_as_they_are(value: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
-    """Returns the values with ordered elements as lists of objects."""
+    """Returns the values, in which ordered elements have become lists of objects."""
     if isinstance(value, _OrderedElements):
         return [{key: _listed(each)} for key, each in value]
     if isinstance(value, dict):

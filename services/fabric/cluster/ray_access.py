@@ -35,7 +35,7 @@ STOP_TIMEOUT_S_DEFAULT = 15.0
 POLL_S = 0.05
 STATUS_TIMEOUT_S = 5.0
 BUSY_TIMEOUT_S = 18.0
-"""Time for an answer of a head that gives signs of life: the machine is busy, and it goes on."""
+"""Time, in seconds, in which a head must answer that gives signs of life: its machine is busy."""
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
 NODES_TIMEOUT_S = 60.0
@@ -204,8 +204,8 @@ def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S
     """Returns the result of a call that needs Ray's head.
 
     Args:
-        timeout_s: time after which a head that gives no sign of life counts as silent. One that
-            gives one has `BUSY_TIMEOUT_S`.
+        timeout_s: time, in seconds, after which a head without a sign of life counts as silent. A
+            head that gives a sign of life has `BUSY_TIMEOUT_S`.
 
     Raises:
         HeadSilent: the head is away, or did not answer in time.
@@ -305,21 +305,23 @@ def start_ray(options: dict[str, Any]) -> None:
 
 @contextmanager
 def _own_termination() -> Iterator[None]:
-    """Keeps the handler of SIGTERM of a program that has one, as the commands do. Ray puts handlers
-    of its own in place, from the beginning of `ray.init` on, which end the process behind the
-    program's back. Its C++ part puts one there, once in a process, that prints a stack and lets the
-    process die: it does so beforehand here."""
+    """Keeps the program's handler of SIGTERM while Ray starts. Commands have such a handler.
+
+    `ray.init` replaces it twice. Ray's Python part sets a handler that ends the process. Ray's C++
+    part sets one, once in a process, that prints a stack and ends the process: this function lets
+    it do so first, and then sets the program's handler again.
+    """
     before = signal.getsignal(signal.SIGTERM)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if before in (signal.SIG_DFL, None) or not in_main_thread:
         yield
         put_in_place = signal.getsignal(signal.SIGTERM)
         if in_main_thread and put_in_place is not None:
-            # Without the C++ part's: what is Python's alone is left.
+            # A handler of Python's replaces the one that the C++ part has set.
             signal.signal(signal.SIGTERM, put_in_place)
         return
     library = importlib.import_module("ray._raylet").__file__
-    with suppress(OSError, AttributeError):  # a Ray that has no such function
+    with suppress(OSError, AttributeError):  # this version of Ray has no such function
         ctypes.CDLL(library)[STACK_PRINTER](None, False)
     signal.signal(signal.SIGTERM, before)
     utilities, name = importlib.import_module("ray._private.utils"), "set_sigterm_handler"
@@ -541,7 +543,8 @@ def on_node(
     """Calls a function on a node with these labels, and returns its result.
 
     Args:
-        timeout_s: time that it has; None: any, and it is not called again where the node ends.
+        timeout_s: time, in seconds, that the function has; None: no limit, and the function is not
+            called again if the node ends meanwhile.
 
     Raises:
         FabricError: no node has these labels, or it did not answer.
@@ -619,9 +622,9 @@ UNREACHABLE = "its process cannot be reached at the moment, as while it is resta
 
 
 def first_line(error: BaseException) -> str:
-    """Returns an error in one line. For an error inside an actor, that is its own text without
-    Ray's frame; for an actor that cannot be reached it is none of Ray's."""
-    # By its name: this is also called where Ray is not loaded.
+    """Returns an error in one line. For an error inside an actor it is the error's own text,
+    without the stack that Ray adds; for an actor that cannot be reached, `UNREACHABLE`."""
+    # The class is compared by its name, because Ray may not be loaded.
     if any(each.__name__ == "ActorUnavailableError" for each in type(error).__mro__):
         return UNREACHABLE
     cause = getattr(error, "cause", None)

@@ -71,7 +71,7 @@ class MessageTypes:
             self._defined[definition.name] = self._made(definition, self._plugins)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process makes them anew: classes of protobuf messages cannot be imported.
+        # Another process makes the types anew: it cannot import the classes of protobuf messages.
         return MessageTypes, (self._definitions, self._plugins)
 
     def __getitem__(self, name: str) -> MessageType:

@@ -64,10 +64,15 @@ def logon_answer(
     unused: Range | None = None,
     types: bytes = b"",
 ) -> bytes:
-    """Encodes the answer to an accepted logon. `types`: the message types that the fabric defines
-    (told_types.py). `durable` is shortened where the header would be too
-    long: the client then sends some messages again, which are acknowledged like all durable ones.
-    `unused`: the sequences with which the client continues."""
+    """Encodes the answer to an accepted logon.
+
+    Args:
+        durable: the client's durable sequences. They are shortened where the header would be too
+            long: the client then sends some messages again, which are acknowledged like all
+            durable ones.
+        unused: the sequences with which the client continues.
+        types: the message types that the fabric defines (told_types.py).
+    """
     extras: Header = {} if unused is None else {"unused": list(unused)}
     # A range takes at most 19 bytes.
     room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19

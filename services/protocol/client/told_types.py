@@ -14,15 +14,15 @@ import msgpack
 from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
 
 TOLD_BYTES_MAX = 64 * 1024
-"""Limit on the bytes of all definitions: every client is told them at each logon."""
+"""Most bytes of all definitions together, because the answer to each logon carries them."""
 
 
 class ToldType(NamedTuple):
-    """A message type that a client is told of.
+    """A message type in the answer to a logon.
 
     Attributes:
-        options: the options of its kind; None: they are not told, because the kind is an entry
-            point of the instance, or they are too large.
+        options: the options of its kind; None: the answer leaves them out, because the kind is an
+            entry point of the instance, or because they are too large.
     """
 
     name: str
@@ -31,15 +31,15 @@ class ToldType(NamedTuple):
 
     @property
     def definition(self) -> TypeDefinition | None:
-        """Returns the definition; None: it is not told."""
+        """Returns the definition; None: the answer leaves the options out."""
         if self.options is None:
             return None
         return TypeDefinition(self.name, self.kind, self.options)
 
 
 def pack_types(definitions: Sequence[TypeDefinition]) -> bytes:
-    """Encodes definitions; no bytes where there are none. Of what is too large the options are left
-    out, from the first definition on that does not fit."""
+    """Encodes definitions; without definitions, no bytes. From the definition on that exceeds
+    `TOLD_BYTES_MAX`, the options are left out."""
     told: list[ToldType] = []
     size = 0
     for each in definitions:
@@ -54,13 +54,13 @@ def read_types(body: bytes) -> tuple[ToldType, ...]:
     """Decodes what `pack_types` encodes.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the body is not of that form.
     """
     if not body:
         return ()
     try:
         found = msgpack.unpackb(body)
-    except Exception as error:  # its errors have no class in common but this
+    except Exception as error:  # msgpack's errors have no other class in common
         raise ValueError(f"the message types are no msgpack: {error}") from None
     if not isinstance(found, list) or not all(_is_told(each) for each in found):
         raise ValueError("the message types are not told as the protocol has them")

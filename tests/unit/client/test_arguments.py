@@ -74,9 +74,9 @@ def test_a_wrong_argument_is_refused_with_what_to_give(given: dict[str, Any], wo
 
 @pytest.mark.parametrize("name", [None, 5, "", b"desk"])
 def test_a_name_that_is_none_is_refused(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match="name is none: give a text"):
+    with pytest.raises(ConfigurationError, match="the name must be a text"):
         Client(name, ["h:1"])
-    with pytest.raises(ConfigurationError, match="name is none: give a text"):
+    with pytest.raises(ConfigurationError, match="the name must be a text"):
         Client(name=name, servers=["h:1"])
 
 
@@ -117,7 +117,7 @@ def test_an_unknown_host_name_is_told_as_that(
     with pytest.raises(ConnectionLost) as caught:
         asyncio.run(client.connect())
     assert words in str(caught.value)
-    # A name may come to be known, so the client goes on, but it says why it waits.
+    # The name may become known later, so the client goes on, and says why it waits.
     waiting = next(each for each in told if isinstance(each, WaitingForServer))
     assert words in dict(waiting.tried)["hst:1"]
 

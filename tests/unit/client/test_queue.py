@@ -290,7 +290,8 @@ def cancels(session: Session, *, unseen: bool) -> list[Any]:
 
 
 def partings(session: Session) -> list[tuple[bool, Any]]:
-    """Returns for each consumer that left whether it gave back what was begun, and that."""
+    """Returns, for each consumer that left, whether it gave back the messages it had begun, and
+    those messages."""
     return [
         (bool(header.get("cancel")), msgpack.unpackb(body, strict_map_key=False))
         for header, body in session.frames

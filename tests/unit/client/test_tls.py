@@ -78,7 +78,7 @@ def test_a_client_publishes_and_reads_over_tls(tmp_path: Path) -> None:
 @pytest.mark.covers("Administration", "the certificate that a client shows")
 def test_the_certificate_of_a_client_that_ends_soon_is_told_of(tmp_path: Path) -> None:
     made = tls_files()
-    # It was made a day ago.
+    # The validity of a certificate of the test begins a day ago.
     pair = made.ours.issue("ending-desk", lasts=6 * DAY)
 
     async def visit(server: InstanceServer) -> None:

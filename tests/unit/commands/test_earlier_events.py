@@ -22,7 +22,7 @@ pytestmark = pytest.mark.covers(
     "Logging", "events of an earlier life of an instance of another host"
 )
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
-"""Addresses of this host, and of none (RFC 5737)."""
+"""An address of this host, and one of no host (RFC 5737)."""
 ENTRY = RegistryEntry("flights", "", "", 0)
 Event = dict[str, Any]
 

@@ -37,7 +37,7 @@ with interruptible("it is ending", float(sys.argv[1])):
     print("begun", flush=True)
     time.sleep(60)
 """
-# `up` whose start takes a minute.
+# A program that runs `up`, whose start takes a minute.
 SLOW_UP = """
 import sys, time
 from raylay.services import entry
@@ -49,7 +49,7 @@ Fabric.start = start
 sys.argv = ["raylay", "up", *sys.argv[1:]]
 entry.main()
 """
-# It comes to a thread that Python has no handler for: who waits is not woken by it.
+# The signal goes to another thread than the main one, so it does not wake the event loop.
 ELSEWHERE = """
 import asyncio, signal, threading
 from raylay.services.commands.shared.interrupts import run_async
@@ -64,8 +64,8 @@ try:
 except KeyboardInterrupt:
     print("ended", flush=True)
 """
-# A command of the program that connects a client and waits. Scripts start programs behind `&`
-# with Ctrl-C ignored: argument 1.
+# A command that waits as a client does. Argument 1 says whether Ctrl-C is ignored, as in programs
+# that a script starts with `&`.
 WAITING = """
 import asyncio, signal, sys
 from raylay.services import cli, entry
@@ -85,7 +85,7 @@ try:
 except KeyboardInterrupt:
     print("ended", flush=True)
 """
-# `up --detach` whose start takes a minute: it is UP, argument 1.
+# A program that runs `up --detach`. Argument 1 is the program of the start, which takes a minute.
 DETACHED = """
 import sys
 from raylay.services import entry

@@ -226,7 +226,7 @@ def test_each_ampsconfig_is_one_object(tmp_path: Path) -> None:
     ]
     config = shown[0]["AMPSConfig"]
     assert config["ClientMaxCapacity"] == "50%"
-    # In their order, though a name stands there twice.
+    # The elements keep their order, although one name occurs twice.
     elements = config["Actions"]["Action"][0]
     assert [name for each in elements for name in each] == ["On", "Do", "Do"]
     assert elements[1]["Do"]["Options"]["Data"] == "${5}"

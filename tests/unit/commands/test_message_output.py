@@ -30,7 +30,7 @@ LARGE = b"x" * 1_000_000
 
 
 class Pipe:
-    """A pipe of one page as the standard output, of which a test reads when it likes."""
+    """A pipe of one page in the place of the standard output. The test decides when it is read."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
@@ -40,7 +40,7 @@ class Pipe:
         return not select.select([], [self.write_end], [], 0)[1]
 
     async def becomes_full(self) -> None:
-        # The kernel tells nobody that a pipe cannot be written any more.
+        # The kernel gives no notice when a pipe becomes full.
         until_s = time.monotonic() + DEADLINE_S
         while not self.is_full():
             assert time.monotonic() < until_s
@@ -149,7 +149,7 @@ def test_what_is_read_slowly_arrives_whole_while_the_loop_turns(
         assert not written.done()
         found = await asyncio.to_thread(pipe.read, len(LARGE) + 6)
         await written
-        # By the loop itself: there is room.
+        # The pipe has room, so the loop itself writes.
         await output.write([message(b"after")])
         return found + pipe.read(6)
 

@@ -277,7 +277,7 @@ def test_the_former_file_restarts_nobody_that_an_interrupted_apply_left_as_it_wa
     shop: Noted,
 ) -> None:
     former = settings_of(London=2, Paris=1)
-    # Killed between two restarts, and while one was restarted, of which nobody knows what it runs.
+    # The apply is killed between two restarts, or in one: that instance may have either file.
     shop.fails_at = "restart London-2"
     with pytest.raises(FabricError):
         shop.rollout.apply(settings_of(London=2, Paris=1, Rome=1))

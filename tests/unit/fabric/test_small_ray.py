@@ -101,7 +101,7 @@ def test_a_dashboard_that_cannot_be_left_out_of_its_table_keeps_no_ray_from_star
 
 
 class JoinedRay:
-    """A Ray that puts a handler in place as Ray's Python part does, and one as its C++ part."""
+    """A Ray that sets two handlers of SIGTERM, as Ray's Python part and its C++ part do."""
 
     def __init__(self) -> None:
         self.during: object = None
@@ -134,7 +134,7 @@ def test_ray_takes_sigterm_only_from_a_program_that_has_no_handler(
         signal.signal(signal.SIGTERM, before)
 
 
-# What Ray's C++ part does while a program joins a Ray.
+# The program does what Ray's C++ part does while a program joins a Ray.
 JOINING = """
 import ctypes, os, signal, time
 import ray._raylet

@@ -1,4 +1,4 @@
-"""How far two clocks of an instance are apart, on a machine that takes the processor away between
+"""The difference of two clocks of an instance, on a machine that takes the processor away between
 two readings."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ LEAD_US = 7_000_000
 
 
 class Clocks:
-    """Two clocks `LEAD_US` apart. A reading takes `pauses_us`, one after the other, and then 1."""
+    """Two clocks, `LEAD_US` apart. Each reading takes the next of `pauses_us`, and then 1 µs."""
 
     def __init__(self, *pauses_us: int) -> None:
         self._us = 1_000
@@ -35,7 +35,7 @@ class Clocks:
     ("pauses_us", "readings"),
     [
         ((), 2),
-        # Without the processor before the first reading, between two, and at each of them.
+        # The process loses the processor before the first reading, between two, and at each.
         ((400_000,), 2),
         ((1, 400_000), 4),
         ((1, 1, 400_000), 4),
