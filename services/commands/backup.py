@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from raylay.services.commands.shared.separate_backup import (
 )
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError, StorageLocked
+from raylay.services.fabric.ask_all import answers
 from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.records import registry
 from raylay.services.fabric.records.stopped import stopped
@@ -33,6 +34,9 @@ from raylay.services.server.data.restore import (
     restore,
 )
 from raylay.storage.files import write_durably
+
+MadeBackup = tuple[str, BackupManifest]
+"""The path of a backup, and its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +76,48 @@ def backup(
     ] = False,
 ) -> None:
     """Copy the data of instances while they run, and verify the copies. Publishers and subscribers
-    go on. Each backup is made on its instance's host."""
+    go on. Each backup is made on its instance's host: the hosts work at the same time, and each
+    copies one instance after the other."""
     record = _record_meant(fabric)
     entry = registry.find(record.name)
     sources = _sources(record, instances or [], is_running=entry is not None)
     left_out: dict[str, str] = {}
-    with ExitStack() as stack:
-        nodes = OtherHosts(entry, stack)
-        for source in sources:
-            request = BackupRequest(
-                str(source.directory.absolute()), str(to.absolute()), record.name, record.to_json()
-            )
+
+    def request_of(source: BackupSource) -> BackupRequest:
+        return BackupRequest(
+            str(source.directory.absolute()), str(to.absolute()), record.name, record.to_json()
+        )
+
+    def tell(source: BackupSource, made: MadeBackup | FabricError | StorageError) -> None:
+        if not isinstance(made, tuple):
+            if len(sources) == 1:
+                raise made
+            left_out[source.name] = str(made)
+            return
+        _tell_made(source, *made, as_json=as_json)
+
+    # Those of this host first: they are made by a fork, which Ray's threads would not survive.
+    for source in sources:
+        if not source.host:
             if not as_json:
-                where = f" on {source.host}" if source.host else ""
-                echo(f"{source.name}: {source.directory}{where}")
+                echo(_place_of(source))
             try:
-                made = nodes.make(source, request) if source.host else make_separately(request)
+                tell(source, make_separately(request_of(source)))
             except (FabricError, StorageError) as error:
-                if len(sources) == 1:
-                    raise
-                left_out[source.name] = str(error)
-                continue
-            _tell_made(source, *made, as_json=as_json)
+                tell(source, error)
+    elsewhere = [each for each in sources if each.host]
+    with ExitStack() as stack:
+        for source, made in OtherHosts(entry, stack).make_all(elsewhere, request_of):
+            if not as_json and isinstance(made, tuple):
+                echo(_place_of(source))
+            tell(source, made)
     if left_out:
         raise FabricError(_left_out_text(sources, left_out, record.name, to.absolute()))
+
+
+def _place_of(source: BackupSource) -> str:
+    where = f" on {source.host}" if source.host else ""
+    return f"{source.name}: {source.directory}{where}"
 
 
 def _tell_made(source: BackupSource, path: str, manifest: BackupManifest, *, as_json: bool) -> None:
@@ -121,8 +143,7 @@ def _left_out_text(
 
 
 class OtherHosts:
-    """Makes backups on other nodes of the Ray on which a fabric runs, which is joined for the first
-    one.
+    """Makes backups on other nodes of the Ray on which a fabric runs, which is joined for them.
 
     Args:
         entry: the fabric that runs; None: it does not.
@@ -132,29 +153,54 @@ class OtherHosts:
     def __init__(self, entry: registry.RegistryEntry | None, stack: ExitStack) -> None:
         self._entry = entry
         self._stack = stack
-        self._has_joined = False
 
-    def make(self, source: BackupSource, request: BackupRequest) -> tuple[str, BackupManifest]:
-        """Makes and verifies a backup on the host of its instance. Returns its path and its
-        manifest.
+    def make_all(
+        self, sources: Sequence[BackupSource], request_of: Callable[[BackupSource], BackupRequest]
+    ) -> Iterator[tuple[BackupSource, MadeBackup | FabricError | StorageError]]:
+        """Makes and verifies backups on the hosts of their instances: the hosts work at the same
+        time, and each makes one after the other. Yields each instance with the path and manifest
+        of its backup, or the error that it has none, when its host has made all."""
+        if not sources:
+            return
+        try:
+            self._join()
+        except FabricError as error:
+            yield from ((source, error) for source in sources)
+            return
+        hosts: dict[str, list[BackupSource]] = {}
+        for source in sources:
+            hosts.setdefault(source.host, []).append(source)
 
-        Raises:
-            FabricError: that host cannot be reached by Ray; HeadSilent is one.
-            StorageError: a file cannot be copied, or the copy is not sound.
-        """
+        def make(host: str) -> list[MadeBackup | FabricError | StorageError]:
+            return [_made_there(source, request_of(source)) for source in hosts[host]]
+
+        for host, made in answers(hosts, make, None):
+            yield from zip(hosts[host], made, strict=True)
+
+    def _join(self) -> None:
         if self._entry is None:
             raise FabricError("its data is on another host, and the fabric does not run")
         # Late: it takes all that Ray takes.
-        from raylay.services.fabric.cluster.ray_access import living_nodes, on_node
         from raylay.services.fabric.fabric import Fabric
 
-        if not self._has_joined:
-            self._stack.enter_context(Fabric.attach(self._entry.name))
-            self._has_joined = True
-        labels = dict(source.labels)
+        self._stack.enter_context(Fabric.attach(self._entry.name))
+
+
+def _made_there(
+    source: BackupSource, request: BackupRequest
+) -> MadeBackup | FabricError | StorageError:
+    """Makes and verifies a backup on the host of its instance. Returns its path and its manifest,
+    or the error: Ray does not reach that host, a file cannot be copied, or the copy is not sound.
+    """
+    from raylay.services.fabric.cluster.ray_access import living_nodes, on_node
+
+    labels = dict(source.labels)
+    try:
         if not any(labels.items() <= dict(node.labels).items() for node in living_nodes()):
-            raise FabricError("its host is not among the living nodes of Ray")
+            return FabricError("its host is not among the living nodes of Ray")
         return manifest_of(on_node(labels, make_there, request, timeout_s=None))
+    except (FabricError, StorageError) as error:
+        return error
 
 
 def _record_meant(fabric: str) -> FabricRecord:

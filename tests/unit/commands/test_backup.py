@@ -3,8 +3,11 @@ have no backup."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import threading
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from raylay.services.commands.shared.separate_backup import (
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import Fabric, plan
+from raylay.services.fabric.cluster import ray_access
 from raylay.services.fabric.cluster.nodes import NodePlace
 from raylay.services.fabric.records import registry
 from raylay.services.server.data.backup_manifest import BackupManifest
@@ -88,9 +92,45 @@ def test_who_is_left_out_is_named_with_its_host_and_the_command_to_run_there(
 
 
 def test_a_stopped_fabric_has_no_other_hosts() -> None:
-    with ExitStack() as stack, pytest.raises(FabricError, match="does not run"):
-        source = BackupSource("east-2", Path("d"), ELSEWHERE, THERE)
-        OtherHosts(None, stack).make(source, BackupRequest("d", "to", "wide", ""))
+    source = BackupSource("east-2", Path("d"), ELSEWHERE, THERE)
+    with ExitStack() as stack:
+        ((told, error),) = OtherHosts(None, stack).make_all([source], request_of)
+        assert told is source and isinstance(error, FabricError) and "does not run" in str(error)
+        assert list(OtherHosts(None, stack).make_all([], request_of)) == []
+
+
+def request_of(source: BackupSource) -> BackupRequest:
+    return BackupRequest(source.name, "to", "wide", "")
+
+
+def test_other_hosts_work_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each host makes its first backup when both have begun: one after the other they never
+    would."""
+    sources = [
+        BackupSource(name, Path("d"), host, {"host": host})
+        for name, host in (("a-1", "a"), ("b-1", "b"), ("a-2", "a"), ("c-1", "c"))
+    ]
+    both = threading.Barrier(2, timeout=60)
+
+    def on_node(labels: dict[str, str], _: object, request: BackupRequest, **__: object) -> Any:
+        if request.directory in ("a-1", "b-1"):
+            both.wait()
+        return {"error": f"{request.directory} at {labels['host']}"}
+
+    monkeypatch.setattr(Fabric, "attach", lambda _: nullcontext())
+    monkeypatch.setattr(ray_access, "on_node", on_node)
+    nodes = [SimpleNamespace(labels={"host": each}) for each in "ab"]
+    monkeypatch.setattr(ray_access, "living_nodes", lambda: nodes)
+    with ExitStack() as stack:
+        entry = registry.RegistryEntry("wide", "d", "h:1")
+        made = OtherHosts(entry, stack).make_all(sources, request_of)
+        found = {source.name: str(error) for source, error in made}
+    assert found == {
+        "a-1": "a-1 at a",
+        "a-2": "a-2 at a",
+        "b-1": "b-1 at b",
+        "c-1": "its host is not among the living nodes of Ray",
+    }
 
 
 def test_a_fault_on_the_other_host_is_told_here(tmp_path: Path) -> None:
