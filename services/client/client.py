@@ -231,11 +231,11 @@ class Client:
                 topic is configured.
             key: SOW key, on a topic whose publishers give the key.
             correlation: correlation id, which every recipient of the message gets.
-            command: command of the record, for `delta_publish` and `sow_delete`; 0: a publish.
+            command: command of the record; 0: a publish; others: `services/messages/records.py`.
 
         Raises:
             PublishStoreFull: there is no room in the store; nothing was published.
-            LocalProtocolError: topic, message type or size break a limit; nothing was published.
+            LocalProtocolError: an argument or the size breaks a limit; nothing was published.
             MessageTypeError: the message type cannot write the body; nothing was published.
             TypeError: an argument is of the wrong type; nothing was published.
         """

@@ -375,7 +375,7 @@ class SyncClient:
 
         Raises:
             PublishStoreFull: no room within `publish_timeout_s`; this message was not published.
-            LocalProtocolError: topic, message type or size break a limit.
+            LocalProtocolError: topic, message type, command or size break a limit.
             MessageTypeError: the message type cannot write the body; it was not published.
             TypeError: an argument is of the wrong type; this message was not published.
             RaylayError: what ended the client, or the failure of an earlier publish that was still
@@ -383,7 +383,7 @@ class SyncClient:
         """
         # Errors in the arguments are raised here, not on the loop thread.
         self.client.machine.outbox.builder(topic, message_type)
-        check_values(expiration_s, key, correlation)
+        check_values(expiration_s, key, correlation, command)
         if type(body) is not bytes:
             body = body_bytes(body, topic, message_type, self.client.machine.types)
         if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:

@@ -111,7 +111,8 @@ def bodies_bytes(
     Raises:
         TypeError: it is one body, and no list of them.
     """
-    if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping):
+    single = isinstance(bodies, str | bytes | bytearray | memoryview | Mapping)
+    if single or not isinstance(bodies, Iterable):
         raise TypeError(
             f"publish_many to {topic}: the bodies are of type {type(bodies).__name__}, and have to "
             "be a list of bodies; publish takes one"

@@ -49,6 +49,7 @@ from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import (
     EXPIRATION_S_MAX,
     KEY_BYTES_MAX,
+    PUBLISHED,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
     Command,
@@ -83,13 +84,18 @@ FAILURES_MAX = 1_000
 """Number of refused publishes that are remembered until the application asks."""
 
 
-def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
-    """Checks the optional values of a publish.
+def check_values(expiration_s: int, key: bytes, correlation: bytes, command: int = 0) -> None:
+    """Checks the optional values of a publish: an instance ends the connection for a record with a
+    value that it does not take, and so it would at every attempt to send the record again.
 
     Raises:
         TypeError: A value is of the wrong type.
         LocalProtocolError: A value has no place in a record.
     """
+    if command:
+        _check_command(command)
+    elif type(command) is not int:
+        raise _no_command(command)
     if type(expiration_s) is not int:
         raise TypeError(f"expiration_s is of type {type(expiration_s).__name__}, and has to be int")
     for what, value in (("key", key), ("correlation", correlation)):
@@ -104,6 +110,22 @@ def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
             raise LocalProtocolError(
                 f"{what} is {len(value)} bytes long: give one of at most {KEY_BYTES_MAX}"
             )
+
+
+def _check_command(command: int) -> None:
+    # A bool is a number for Python alone.
+    if not isinstance(command, int) or isinstance(command, bool):
+        raise _no_command(command)
+    if command not in PUBLISHED:
+        names = (f"{int(each)} ({each.name.lower()})" for each in Command if each in PUBLISHED)
+        raise LocalProtocolError(
+            f"command is {command}: give 0 for a publish, or one of {', '.join(names)}; only "
+            "instances make records with other commands"
+        )
+
+
+def _no_command(command: object) -> TypeError:
+    return TypeError(f"command is of type {type(command).__name__}, and has to be int")
 
 
 def _too_long(topic: str, body_bytes: int, record_bytes: int) -> LocalProtocolError:
@@ -226,7 +248,7 @@ class PublishOutbox:
         """Returns the record builder of a topic and type; makes one where there is none.
 
         Raises:
-            LocalProtocolError: topic or type is empty or too long.
+            LocalProtocolError: topic or type is empty or too long, or has no UTF-8.
             TypeError: topic or type is no str.
         """
         for what, value in (("topic", topic), ("message_type", message_type)):
@@ -236,7 +258,13 @@ class PublishOutbox:
         if found is None:
             if len(self._builders) >= BUILDERS_MAX:
                 self._builders.clear()
-            found = RecordBuilder(self.publisher, topic, message_type)
+            try:
+                found = RecordBuilder(self.publisher, topic, message_type)
+            except UnicodeEncodeError as error:
+                raise LocalProtocolError(
+                    f"a topic and a message type are sent as UTF-8, and {error.object[:200]!r} has "
+                    "none: give a text without halves of surrogate pairs"
+                ) from None
             self._builders[topic, message_type] = found
         return found
 
@@ -262,12 +290,17 @@ class PublishOutbox:
         Raises:
             PublishStoreFull: the store is at its limit; nothing was done.
             ConnectionLost: the client was never connected, or is closed.
-            LocalProtocolError: topic, type or size break a limit; nothing was done.
+            LocalProtocolError: topic, type, size or an optional value break a limit; nothing was
+                done.
             TypeError: an optional value is of the wrong type; nothing was done.
         """
         builder = self._builders.get((topic, message_type))
         if builder is None:
             builder = self.builder(topic, message_type)
+        # Compared with their defaults, because values of other types may count as false.
+        valued = command != 0 or expiration_s != 0 or key != b"" or correlation != b""
+        if valued:
+            check_values(expiration_s, key, correlation, command)
         sequence = self.next_sequence
         if self.ended:
             raise ConnectionLost(f"client {self.client_name} is closed")
@@ -276,8 +309,7 @@ class PublishOutbox:
         if origin_time_us <= self.stamp_us:
             origin_time_us = self._behind_the_last(origin_time_us)
         self.stamp_us = origin_time_us
-        if expiration_s or key or correlation or command:
-            check_values(expiration_s, key, correlation)
+        if valued:
             record = builder.build(
                 sequence,
                 body,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from raylay.services.client.application_spans import span_reader
 from raylay.services.client.arguments import sample_every
+from raylay.services.client.keywords import shown_value
 from raylay.services.client.publishing.body_writer import Body, bodies_bytes, body_bytes
 from raylay.services.client.publishing.outbox import check_values
 from raylay.services.client.runtime import (
@@ -19,7 +20,7 @@ from raylay.services.client.runtime import (
     foreign_loop,
 )
 from raylay.services.errors import FlushTimeout, LocalProtocolError, PublishStoreFull, RaylayError
-from raylay.services.messages.records import Command
+from raylay.services.messages.records import TRACE_BYTES, Command
 
 
 class Publisher:
@@ -161,6 +162,11 @@ class Publisher:
         correlation: bytes,
     ) -> None:
         """Checks all messages before the first one is published."""
+        if keys is not None and not isinstance(keys, list | tuple):
+            raise TypeError(
+                f"publish_many to {topic}: keys is of type {type(keys).__name__}, and has to be a "
+                "list of SOW keys, each as bytes"
+            )
         if keys is not None and len(keys) != len(bodies):
             raise LocalProtocolError(
                 f"publish_many to {topic}: there are {len(keys)} keys for {len(bodies)} bodies: "
@@ -222,7 +228,14 @@ class Publisher:
         if runtime.tracer is None:
             return parent
         attributes = {"body_bytes": len(body), **runtime.server_attributes()}
-        return runtime.tracer.publish_started(sequence, topic, attributes, parent)
+        trace = runtime.tracer.publish_started(sequence, topic, attributes, parent)
+        if type(trace) is not bytes or len(trace) not in (0, TRACE_BYTES):
+            # An instance ends the connection for such a record.
+            raise LocalProtocolError(
+                f"publish to {topic}: publish_started of the tracer returned {shown_value(trace)}: "
+                f"give the {TRACE_BYTES} bytes of a trace context, or none"
+            )
+        return trace
 
     async def publish_when_room(
         self,

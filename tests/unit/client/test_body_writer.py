@@ -128,6 +128,6 @@ def test_a_list_of_bodies_is_written_and_names_the_one_that_cannot_be() -> None:
     assert bodies_bytes(iter([b"1", "2", {"a": 3}]), "t", "json") == [b"1", b"2", b'{"a":3}']
     with pytest.raises(MessageTypeError, match="publish to t: body 2 of the list is of type dict"):
         bodies_bytes([b"1", "2", {"a": object()}], "t", "json")
-    for one in (b"12", "12", bytearray(b"12"), {"a": 1}):
+    for one in (b"12", "12", bytearray(b"12"), {"a": 1}, 5, None, object()):
         with pytest.raises(TypeError, match=r"publish_many to t: .*publish takes one"):
             bodies_bytes(one, "t", "json")

@@ -152,6 +152,9 @@ async def test_many_messages_are_published_all_or_none_where_one_cannot_be() -> 
             ({"bodies": [b"1", {"a": object()}]}, MessageTypeError, "body 1 of the list"),
             ({"bodies": {"a": 1}}, TypeError, "have to be a list of bodies"),
             ({"bodies": b"12"}, TypeError, "have to be a list of bodies"),
+            ({"bodies": 5}, TypeError, "type int, and have to be a list of bodies"),
+            ({"bodies": [b"1"], "keys": {b"k"}}, TypeError, "keys is of type set, and has to be"),
+            ({"bodies": [b"1"], "correlation": None}, TypeError, "correlation is of type None"),
             ({"bodies": [b"1"], "keys": []}, LocalProtocolError, "0 keys for 1 bodies"),
             ({"bodies": [b"1"], "keys": ["k"]}, TypeError, "key is of type str"),
             ({"bodies": [b"1"], "expiration_s": -1}, LocalProtocolError, "expiration"),
@@ -374,6 +377,32 @@ async def test_a_stream_that_broke_is_not_written_to_again(
         await client.flush()
         assert len(server.session.published) == 40
     assert not [each for each in caplog.records if each.name == "asyncio"]
+    await server.stop()
+
+
+@pytest.mark.parametrize("context", [bytes(24), bytes(300), "x" * 25, None])
+@run
+async def test_a_trace_context_that_no_instance_takes_is_refused_and_the_client_goes_on(
+    context: Any,
+) -> None:
+    class Tracer:
+        def publish_started(self, *_: Any) -> Any:
+            return context
+
+        def publish_persisted(self, *_: Any) -> None: ...
+
+    server = await FakeServer().start()
+    server.auto_ack = True
+    tracer: Any = Tracer()
+    async with client_of(server, tracer=tracer, sampling_ratio=1) as client:
+        with pytest.raises(LocalProtocolError, match="publish to t: publish_started of the tracer"):
+            client.publish_nowait("t", b"x")
+        with pytest.raises(LocalProtocolError, match="give the 25 bytes"):
+            await client.publish_many("t", [b"x"])
+        assert not client.machine.outbox.store.messages
+        context = b""
+        client.publish_nowait("t", b"x")
+        await client.flush()
     await server.stop()
 
 

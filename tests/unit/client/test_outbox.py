@@ -125,6 +125,45 @@ def test_values_that_have_no_place_in_a_record(values: tuple[int, bytes, bytes])
         check_values(*values)
 
 
+@pytest.mark.parametrize("command", [99, -1, 4, 5, 7, 256, 1 << 70])
+def test_a_command_that_no_publisher_may_give_is_refused_before_anything_is_kept(
+    command: int,
+) -> None:
+    outbox = logged_on()
+    (first,) = publish(outbox)
+    with pytest.raises(LocalProtocolError, match=r"command is -?\d+: give 0 .* 2 \(delete\), 3"):
+        outbox.publish("t", b"x", "json", 1, command=command)
+    assert (outbox.store.messages, outbox.next_sequence) == (1, first + 1)
+    assert sent(outbox) == [first]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"command": "x"}, "command is of type str"),
+        ({"command": True}, "command is of type bool"),
+        ({"command": None}, "command is of type NoneType"),
+        ({"correlation": None}, "correlation is of type NoneType"),
+        ({"key": ""}, "key is of type str"),
+        ({"expiration_s": None}, "expiration_s is of type NoneType"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_also_where_it_counts_as_false(
+    values: dict[str, Any], words: str
+) -> None:
+    outbox = logged_on()
+    with pytest.raises(TypeError, match=words):
+        outbox.publish("t", b"x", "json", 1, **values)
+    assert not outbox.store.messages and outbox.next_sequence == CLOCK_US
+
+
+@pytest.mark.parametrize("names", [("\ud800", "json"), ("t", "\udfff")])
+def test_a_name_without_utf_8_is_refused(names: tuple[str, str]) -> None:
+    outbox = logged_on()
+    with pytest.raises(LocalProtocolError, match=r"UTF-8.*surrogate"):
+        outbox.publish(names[0], b"x", names[1], 1)
+
+
 def crowded(**options: Any) -> tuple[PublishOutbox, int]:
     """One with as many unanswered messages, each in a frame of its own, as it may have; and the
     first of them."""

@@ -350,6 +350,7 @@ def test_values_are_published_as_the_client_publishes_them(there: ServerThread) 
         ({"expiration_s": 1.5}, "expiration_s is of type float, and has to be int"),
         ({"key": "k"}, "key is of type str, and has to be bytes"),
         ({"correlation": 7}, "correlation is of type int, and has to be bytes"),
+        ({"correlation": None}, "correlation is of type NoneType, and has to be bytes"),
     ],
 )
 def test_an_argument_of_the_wrong_type_raises_at_the_call(
