@@ -69,7 +69,7 @@ from raylay.services.client.messages import (
     latest_origin_time_us,
 )
 from raylay.services.client.pending_commands import PendingCommands
-from raylay.services.client.publishing.outbox import CLOCK_AHEAD_US_MAX, PublishOutbox
+from raylay.services.client.publishing.outbox import BAD_RECORD, CLOCK_AHEAD_US_MAX, PublishOutbox
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
@@ -242,6 +242,9 @@ class ClientMachine:
         """The lasting reasons for failed attempts of this round, by the server's address."""
         self._tried: dict[str, str] = {}
         """The reasons for failed attempts of this round, by the server's address."""
+        self._stuck: tuple[int, str] | None = None
+        """What a server said when it ended a connection with publishes in the store, for a reason
+        that does not pass; with the sequence up to which they were settled."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0
@@ -275,12 +278,23 @@ class ClientMachine:
     def status(self) -> str:
         """Returns the client's state, as text."""
         if self.state is ClientState.READY:
-            return f"connected to {self.instance} at {self.address}"
+            return f"connected to {self.instance} at {self.address}{self._stuck_text()}"
         refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
         waiting = (
             f", not usable: {refused}" if refused and self.state is not ClientState.ENDED else ""
         )
-        return f"not connected ({self.state.value}){waiting}"
+        return f"not connected ({self.state.value}){waiting}{self._stuck_text()}"
+
+    def _stuck_text(self) -> str:
+        """Returns why a server ended the last connection for good, where nothing was settled since;
+        empty: there is no such reason."""
+        if self._stuck is None or self._stuck[0] != self.outbox.settled_upto:
+            return ""
+        return (
+            f"; {self._stuck[1]}. So it does each time, while the publishes from "
+            f"{self.outbox.store.lowest} on are what it does not take: let the instance take them, "
+            "or give the client a new publish store"
+        )
 
     # -- deliveries --------------------------------------------------------------------------
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
@@ -636,8 +650,13 @@ class ClientMachine:
         if reason == "name_in_use":
             # Reconnecting would end the other client's connection, which would then do the same.
             self._fail(self._refusal(reason, text), effects)
-        else:
-            self._give_up(reason, now_s, effects, text)
+            return
+        refused = self.outbox.refuse_unreadable(effects) if reason == BAD_RECORD else 0
+        self._stuck = None
+        if not refused and reason not in _TRY_ELSEWHERE and self.outbox.store.messages:
+            said = f"{self.instance} ended the connection with {reason}: {text or 'no text'}"
+            self._stuck = self.outbox.settled_upto, said
+        self._give_up(reason, now_s, effects, text)
 
     # -- for tests and the simulator ---------------------------------------------------------
     def check_invariants(self) -> None:

@@ -60,7 +60,7 @@ from raylay.services.client.failover import Server, as_server
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.machine import ClientMachine, ClientState
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.publishing.outbox import GATHERING_S_MAX
+from raylay.services.client.publishing.outbox import BAD_RECORD, GATHERING_S_MAX
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Subscription
@@ -97,6 +97,8 @@ UNACKNOWLEDGED_S = 30.0
 _LOG = logging.getLogger("raylay.client")
 
 STORE_RETRY_S = 1.0
+RECORDS_REFUSED = frozenset((BAD_RECORD, "bad_message_type", "foreign_publisher"))
+"""Reasons with which an instance ends a connection for what its publishes are."""
 BAD_VALUES = (
     AttributeError,
     LookupError,
@@ -196,6 +198,7 @@ class ClientRuntime:
     _pump_again: asyncio.TimerHandle | None = None
     _bookmark_flush: asyncio.TimerHandle | None = None
     store_failure: StorageError | None = None
+    _warned_of = ""
 
     def __init__(
         self,
@@ -649,6 +652,15 @@ class ClientRuntime:
             for consumer in self.consumers:
                 consumer.disconnected()
             self.update_reading()
+            said = f"{event.reason}: {event.text}"
+            if event.reason in RECORDS_REFUSED and said != self._warned_of:
+                self._warned_of = said
+                _LOG.warning(
+                    "%s ended the connection of client %s, which sends its publishes again: %s",
+                    event.instance,
+                    self.name,
+                    said,
+                )
         elif isinstance(event, LoopBlocked):
             _LOG.warning(
                 "the event loop of client %s stood still for %.1f s, longer than its heartbeat of "

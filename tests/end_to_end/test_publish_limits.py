@@ -11,7 +11,7 @@ from support.instance_processes import DEADLINE_S, Servers, single
 
 from raylay.services.client import SyncClient
 from raylay.services.client.events import Disconnected, PublishFailed
-from raylay.services.errors import LocalProtocolError
+from raylay.services.errors import CommandFailed, LocalProtocolError
 from raylay.services.messages.records import (
     EXPIRATION_S_MAX,
     KEY_BYTES_MAX,
@@ -21,9 +21,12 @@ from raylay.services.messages.records import (
     TRACE_BYTES,
     TYPE_BYTES_MAX,
     Command,
+    RecordBuilder,
+    publisher_id,
 )
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.storage.stores import LmdbPublishStore
 
 pytestmark = pytest.mark.covers(
     "Clients and protocol", "a client refuses what no instance takes of a publisher"
@@ -98,3 +101,24 @@ def test_no_value_that_the_client_takes_ends_the_connection(
         client.flush(DEADLINE_S)
         assert not [event for event in events if isinstance(event, Disconnected)]
         assert 0 < len(failed) < published
+
+
+def test_a_store_that_holds_what_no_instance_takes_loses_that_alone(
+    servers: Servers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = single(servers, tmp_path, first=True)
+    store = LmdbPublishStore(tmp_path / "publishes.lmdb")
+    builder = RecordBuilder(publisher_id("desk"), "orders", "json")
+    for sequence, command in enumerate((1, 99, 1, 5, 1), 1):
+        store.put(sequence, builder.build(sequence, b"%d" % sequence, sequence, command=command))
+    store.flush()
+    with SyncClient("desk", [server.address], publish_store=store) as client:
+        for sequence, command in ((2, 99), (4, 5)):
+            with pytest.raises(CommandFailed, match=f"publish {sequence} .* command {command}: "):
+                client.flush(DEADLINE_S)
+        client.publish("orders", b"6")
+        client.flush(DEADLINE_S)
+    store.close()
+    assert [sequence for _, sequence in server.journal()] == [1, 3, 5, 6]
+    (warning,) = [each for each in caplog.messages if "ended the connection of client desk" in each]
+    assert "solo ended" in warning and "bad_record" in warning

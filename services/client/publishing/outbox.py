@@ -42,6 +42,7 @@ from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.errors import (
     CommandFailed,
     ConnectionLost,
+    CorruptRecord,
     LocalProtocolError,
     SequenceConflict,
 )
@@ -56,6 +57,7 @@ from raylay.services.messages.records import (
     RecordBuilder,
     decode_record,
     publisher_id,
+    scan,
 )
 from raylay.services.protocol.frames import Header
 
@@ -80,6 +82,8 @@ instance when a sync destination has stopped."""
 CLOCK_AHEAD_US_MAX = 60_000_000
 """Microseconds above which an origin time that is ahead comes from a wrong clock, and is
 ignored."""
+BAD_RECORD = "bad_record"
+"""Reason with which an instance ends a connection on which a record came that is none."""
 FAILURES_MAX = 1_000
 """Number of refused publishes that are remembered until the application asks."""
 
@@ -126,6 +130,17 @@ def _check_command(command: int) -> None:
 
 def _no_command(command: object) -> TypeError:
     return TypeError(f"command is of type {type(command).__name__}, and has to be int")
+
+
+def _unreadable(record: bytes) -> str:
+    """Returns why no instance takes a record from a publisher; empty: it is a whole, sound one."""
+    try:
+        (chunk,) = scan(record, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
+        chunk.topic.decode()
+        chunk.message_type.decode()
+    except (CorruptRecord, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def _too_long(topic: str, body_bytes: int, record_bytes: int) -> LocalProtocolError:
@@ -677,6 +692,32 @@ class PublishOutbox:
         failure = PublishFailed(sequence, kind("publish", reason, text), record)
         self.failures.append(failure)
         effects.append(Notify(failure))
+
+    def refuse_unreadable(self, effects: list[Effect]) -> int:
+        """Takes the refusal of a whole batch because a record in it is none: of the records that
+        were sent on this connection, those that no instance takes are refused, as single publishes
+        are. Otherwise they would end every connection, and hold up all others. Returns their
+        number.
+        """
+        refused = []
+        for sequence, record in self.store.replay(self.store.lowest):
+            if sequence > self._sent_upto:
+                break
+            why = _unreadable(record)
+            if why:
+                refused.append((sequence, record, why))
+        for sequence, record, why in refused:
+            self.store.drop([(sequence, sequence)])
+            text = (
+                f"publish {sequence} of client {self.client_name} is no record that an instance "
+                f"takes: {why}. It is removed from the publish store, the others are sent again; "
+                "`PublishFailed.record` has it, for on_publish_failed"
+            )
+            failure = PublishFailed(sequence, CommandFailed("publish", BAD_RECORD, text), record)
+            self.failures.append(failure)
+            effects.append(Notify(failure))
+        self.settle(effects)
+        return len(refused)
 
     def begin_settled(self) -> None:
         """Marks everything settled so far as reported."""

@@ -62,7 +62,7 @@ from raylay.services.errors import (
     SequenceConflict,
 )
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import SEQUENCE_MAX, sequences_of
+from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id, sequences_of
 from raylay.services.protocol.client.answers import OVERTAKEN
 
 pytestmark = [
@@ -529,6 +529,59 @@ def test_a_server_that_throws_the_client_out_again_and_again_is_not_stormed() ->
     assert bench.lose()[-1] == Connect(bench.machine.connection, "A:1")
     bench.log_on("A")
     assert isinstance(told(bench.lose())[-1], WaitingForServer)
+
+
+def ended(bench: Bench, reason: str, text: str) -> list[Effect]:
+    header = {"c": "ack", "a": "processed", "status": "failure", "reason": reason, "text": text}
+    return bench.step(FrameReceived(bench.machine.connection, header))
+
+
+def test_a_batch_that_is_refused_for_good_is_told_in_the_status_until_something_is_settled() -> (
+    None
+):
+    bench = Bench("A")
+    bench.log_on()
+    first = bench.publish()
+    assert [*bench.sent()] == [[first]]
+    ended(bench, "bad_message_type", "type json is none of this transport")
+    bench.log_on()
+    assert [*bench.sent()] == [[first]]
+    status = bench.machine.status
+    assert status.startswith("connected to A at A:1; A ended the connection with bad_message_type")
+    assert (
+        "type json is none of this transport" in status and f"publishes from {first} on" in status
+    )
+    bench.ack(first)
+    assert bench.machine.status == "connected to A at A:1"
+
+
+def test_a_connection_that_ends_for_what_passes_is_told_as_no_fault_of_the_publishes() -> None:
+    bench = Bench("A")
+    bench.log_on()
+    bench.publish()
+    ended(bench, "storage_full", "no room")
+    assert "storage_full" not in bench.machine.status
+
+
+def test_of_a_batch_with_bad_records_only_those_that_were_sent_and_are_bad_are_refused() -> None:
+    store = DictPublishStore()
+    builder = RecordBuilder(publisher_id("desk"), "t", "json")
+    good, bad = builder.build(1, b"x", 1), builder.build(2, b"x", 2, command=9)
+    store.put(1, good)
+    store.put(2, bad)
+    bench = Bench("A", store=store)
+    bench.log_on()
+    assert next(bench.sent(1)) == [1]
+    effects = ended(bench, "bad_record", "record at byte 0")
+    assert not [event for event in told(effects) if isinstance(event, PublishFailed)], "not sent"
+    assert "A ended the connection with bad_record: record at byte 0" in bench.machine.status
+    bench.log_on()
+    assert [*bench.sent()] == [[1, 2]]
+    events = told(ended(bench, "bad_record", "record at byte 65"))
+    (failed,) = [event for event in events if isinstance(event, PublishFailed)]
+    assert (failed.sequence, failed.record, failed.error.reason) == (2, bad, "bad_record")
+    assert "ended the connection" not in bench.machine.status, "what was to be done is done"
+    assert [*bench.store.replay()] == [(1, good)]
 
 
 def test_servers_are_looked_up_for_every_round() -> None:
