@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
 from support.journal_cases import a_note
@@ -27,6 +27,7 @@ from support.pipeline_cases import (
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.pipeline.session import one_line
 from raylay.services.pipeline.tables.source import ReadOptions, StreamReader, shares
 from raylay.storage.maintenance import SegmentMaintenance
 
@@ -237,6 +238,36 @@ def test_a_stream_has_no_ending(mixed: Log) -> None:
 
 
 # -- with Spark ----------------------------------------------------------------------------------
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"ending": "0"}, "a stream takes no option `ending`"),
+        ({"inferSchema": "true"}, "a stream takes no option inferSchema"),
+        ({"topic": "flights/("}, "flights/("),
+        ({"schema": "id INT, id INT"}, "the schema has the field id twice"),
+        ({"path": ""}, "give either `path`"),
+        ({"path": "no-such-directory"}, "no-such-directory does not exist"),
+        ({"path": "", "servers": "localhost:9", "ending": "0|1|"}, "takes no option `ending`"),
+        ({"path": "", "fabric": "no-such", "network": "true"}, "no-such"),
+        ({"path": "", "servers": "localhost:9", "changes": "true", "topic": "orders"}, "state"),
+    ],
+)
+def test_a_refused_stream_gives_its_reason(
+    spark: Any, mixed: Log, options: dict[str, str], reason: str
+) -> None:
+    wanted = {"path": str(mixed.directory), "columns": "topic"} | options
+    if not wanted["path"]:
+        del wanted["path"]
+    if "changes" in wanted:
+        del wanted["columns"]
+    for trigger in ({"availableNow": True}, {"processingTime": "1 second"}):
+        with pytest.raises(PySparkException) as refused:
+            stream = spark.readStream.format("raylay").options(**wanted).load()
+            stream.writeStream.format("noop").trigger(**trigger).start().awaitTermination(60)
+        assert reason in one_line(refused.value)
+
+
 def run_until_read(spark: Any, log: Log, place: Path, **options: str) -> Any:
     """One run of a query that ends at what is committed; it appends to a table of files."""
     query = (

@@ -609,7 +609,7 @@ def test_a_schema_is_inferred_from_a_sample(tmp_path: Path) -> None:
     fields = [StructField("value", StructType([StructField("i", LongType())]))]
     options = {"path": str(log.directory), "inferSchema": "true"}
     with pytest.raises(ConfigurationError, match=r"a stream takes no .*now .* `i` BIG"):
-        RaylaySource(options).streamReader(StructType(fields))
+        RaylaySource(options).streamReader(StructType(fields)).initialOffset()
     with pytest.raises(ConfigurationError, match="either the option schema or inferSchema"):
         RaylaySource(options | {"schema": "a INT"}).schema()
 

@@ -99,6 +99,7 @@ from raylay.services.pipeline.tables.option_checks import (
     whole_number,
 )
 from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.services.pipeline.tables.refused_stream import RefusedStream
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, MESSAGE_COMMANDS, Mode
@@ -283,9 +284,14 @@ class RaylaySource(DataSource):
             return NetworkBatchReader(options, schema)
         return BatchReader(self._read_options(schema), schema)
 
-    @plain_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns the reader of `spark.readStream`."""
+        """Returns the reader of `spark.readStream`; for what is refused, one that says so."""
+        try:
+            return self._stream_reader(schema)
+        except Exception as error:
+            return RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if (changes := self._change_options(schema)) is not None:
             return change_stream_reader(changes, schema)
         if (networked := self._network_options(schema)) is not None:
