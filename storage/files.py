@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from raylay.services.errors import StorageLocked
@@ -134,6 +135,27 @@ def sync_file(path: Path) -> None:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def replaced_durably(target: Path, aside: Path) -> Iterator[Path]:
+    """Replaces a file by the one that the block makes at `aside`, and syncs there.
+
+    Raises:
+        OSError: the file cannot be made; the old one is still there, and nothing else is.
+    """
+    try:
+        yield aside
+        os.replace(aside, target)
+    except OSError:
+        # On a full disk, half a file takes room that other files need.
+        aside.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def _aside_of_thread(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{ASIDE_SUFFIX}")
+
+
 def write_durably(path: Path, content: bytes, mode: int = PRIVATE_FILE_MODE) -> None:
     """Replaces a small file: afterwards it holds either the old or the new content, whole, also
     behind a power cut. When this returns the new one is on the disk.
@@ -145,20 +167,13 @@ def write_durably(path: Path, content: bytes, mode: int = PRIVATE_FILE_MODE) -> 
     Raises:
         OSError: It cannot be written; the old content is still there, and nothing else is.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{ASIDE_SUFFIX}")
-    try:
+    with replaced_durably(path, _aside_of_thread(path)) as aside:
         fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
             file.write(content)
             file.flush()
             os.fsync(fd)
-        os.replace(aside, path)
-    except OSError:
-        # On a full disk, half a file takes room that other files need.
-        aside.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
 
 
 def write_text_durably(path: Path, text: str) -> None:
@@ -175,14 +190,8 @@ def write_text_durably(path: Path, text: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{ASIDE_SUFFIX}")
-    try:
+    with replaced_durably(path, _aside_of_thread(path)) as aside:
         os.symlink(text, aside)
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
 
 
 def move_durably(source: Path, target: Path) -> None:
@@ -203,17 +212,11 @@ def read_text(path: Path) -> bytes:
 def copy_durably(source: Path, target: Path) -> None:
     """Copies a file; the target appears only when it is whole and on disk. Only this user may read
     the copy, whoever may read the source."""
-    aside = target.with_name(target.name + ASIDE_SUFFIX)
-    try:
+    with replaced_durably(target, target.with_name(target.name + ASIDE_SUFFIX)) as aside:
         make_file(aside)
         shutil.copyfile(source, aside)
         sync_file(aside)
         fault_point("copy.written")
-        os.replace(aside, target)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    sync_directory(target.parent)
 
 
 def compress_durably(path: Path) -> bool:

@@ -27,6 +27,7 @@ from raylay.storage.files import (
     make_directory,
     make_shared,
     read_text,
+    replaced_durably,
     shared_lock,
     sync_directory,
     try_exclusive,
@@ -120,15 +121,8 @@ class SegmentMaintenance:
         )
 
     def _write_compressed(self, file: SegmentFile, target: Path) -> None:
-        aside = target.with_name(target.name + ASIDE_SUFFIX)
-        try:
+        with replaced_durably(target, target.with_name(target.name + ASIDE_SUFFIX)) as aside:
             self._write_aside(file, aside)
-            os.replace(aside, target)
-        except OSError:
-            # Half a file takes room that other files need.
-            aside.unlink(missing_ok=True)
-            raise
-        sync_directory(target.parent)
 
     def _write_aside(self, file: SegmentFile, aside: Path) -> None:
         segment = EnvironmentSegment(file)

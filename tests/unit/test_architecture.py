@@ -619,7 +619,6 @@ RENAMING = {
     "storage/files.py": "its home",
     "storage/front.py": "a file that is filled",
     "storage/lmdb_journal.py": "segments",
-    "storage/maintenance.py": "segments",
     "storage/queue.py": "a damaged store",
     "storage/repair.py": "a damaged front log",
     "storage/state.py": "an empty store",
