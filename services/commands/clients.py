@@ -185,10 +185,27 @@ def consumers(
         waiting, leased = told.get("available_here") or 0, told.get("leases") or 0
         parts = [f"{waiting:,} message{' waits' if waiting == 1 else 's wait'}"]
         parts.append(f"{leased:,} {'is' if leased == 1 else 'are'} leased")
-        oldest_us = told.get("age_of_oldest_lease_us")
-        if leased and oldest_us:
-            parts.append(f"the oldest for {age_text(oldest_us / 1e6)}")
+        oldest_s = _oldest_lease_s(told, [row for row in rows if row["instance"] == name])
+        if leased and oldest_s is not None:
+            parts.append(f"the oldest for {age_text(oldest_s)}")
         echo(f"{name}: {', '.join(parts)}")
+
+
+def _oldest_lease_s(told: Row, consumers: Sequence[Row]) -> float | None:
+    """Returns the age of the oldest lease of a queue at an instance, in seconds: that of the
+    consumers which are shown, so that the line agrees with the table, else the one that the queue
+    tells. None: there is none.
+
+    Args:
+        told: the figures of the queue.
+        consumers: the consumers of a queue of this name there.
+    """
+    held = [each for each in consumers if each.get("message_type") == told.get("message_type")]
+    ages_ms = [each["oldest_lease_age_ms"] for each in held if each["oldest_lease_age_ms"]]
+    if ages_ms and all(each["leases"] is not None for each in held):
+        return float(max(ages_ms)) / 1e3
+    oldest_us = told.get("age_of_oldest_lease_us")
+    return None if oldest_us is None else float(oldest_us) / 1e6
 
 
 def _lease_text(row: Row) -> str:

@@ -504,18 +504,16 @@ class QueueMachine:
         return min(filter(None, times), default=0)
 
     def status(self) -> dict[str, Any]:
-        """Returns the status for people and metrics. Times are in microseconds; the age of the
-        oldest lease is None where nothing is leased, or leases do not end."""
-        oldest = self._leases.oldest()
-        lease = oldest.held if oldest is not None else None
-        since_us = lease.until_us - self._lease_us if isinstance(lease, MessageLease) else 0
+        """Returns the status for people and metrics (`with_lease_age`). Times are in microseconds;
+        the oldest lease has no beginning where nothing is leased, or leases do not end."""
+        first_end_us = self._leases.first_end_us()
         return {
             "queue_depth": self.state.depth,
             "available_here": len(self._dispatcher),
             "inactive_message_count": self._dispatcher.inactive_count,
             "backlog": len(self._leases) + len(self.state.sent),
             "expired_leases": self._leases.ended_count,
-            "age_of_oldest_lease_us": self.state.now_us - since_us if since_us > 0 else None,
+            "oldest_lease_began_us": first_end_us - self._lease_us if first_end_us else None,
             "drafts": len(self._drafts),
             "deferred_ack_count": self.state.history.early.removals_waiting,
             "deferred_ack_ranges": self.state.early_size,

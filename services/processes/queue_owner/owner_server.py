@@ -260,6 +260,7 @@ class OwnerServer:
             self._functions,
             self._instance,
             self._outbox,
+            self._now_us,
         )
 
     def _follow(self, state: ReplicatedQueueState, number: int, committed_txid: int) -> None:

@@ -18,6 +18,7 @@ from raylay.services.net.framed import FramedConnection, WriteQueue
 from raylay.services.processes.queue_owner.bodies import Bodies
 from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.frames import Header
+from raylay.services.queues.lease_age import with_lease_age
 from raylay.services.queues.machine import QueueMachine
 from raylay.services.queues.message import AVAILABLE, GONE, QueuedMessage
 from raylay.services.queues.records import keys_of
@@ -61,7 +62,11 @@ def key_parts(keys: list[tuple[int, int]]) -> list[tuple[dict[int, list[int]], i
 
 
 class QueueQueries:
-    """See the file's docstring. Owner: the queue's owner."""
+    """See the file's docstring. Owner: the queue's owner.
+
+    Args:
+        now_us: returns the time by the clock by which leases end, in microseconds.
+    """
 
     def __init__(
         self,
@@ -71,7 +76,9 @@ class QueueQueries:
         functions: Functions,
         instance: FramedConnection,
         outbox: WriteQueue,
+        now_us: Callable[[], int],
     ) -> None:
+        self._now_us = now_us
         self._machine = machine
         self._bodies = bodies
         self._kind = kind
@@ -86,7 +93,7 @@ class QueueQueries:
         try:
             wanted = self._wanted(question.filter)
             if question.what == "status":
-                body = json.dumps(self._machine.status()).encode()
+                body = json.dumps(with_lease_age(self._machine.status(), self._now_us())).encode()
                 self._instance.send(control.answer(number, body, count=0))
             elif question.what == "keys":
                 await self._keys(number, wanted)

@@ -204,10 +204,12 @@ class LeaseTable:
         if self._tries:
             self._tries.pop(message, None)
 
-    def oldest(self) -> QueuedMessage | None:
-        """Returns the leased message with the lowest transaction id."""
-        held = (message for there in self._of.values() for message in there)
-        return min(held, key=lambda message: message.txid, default=None)
+    def first_end_us(self) -> int:
+        """Returns the earliest end of the leases that end, in microseconds; 0: none of them
+        ends."""
+        held = (message.held for there in self._of.values() for message in there)
+        ends = (each.until_us for each in held if isinstance(each, MessageLease) and each.until_us)
+        return min(ends, default=0)
 
 
 def _lease_number(message: QueuedMessage) -> int:

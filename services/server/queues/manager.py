@@ -25,6 +25,7 @@ from raylay.services.messages.topics import TopicMatcher, TopicRule
 from raylay.services.net.framed import FramedConnection
 from raylay.services.protocol.frames import Header
 from raylay.services.queues.clock_steps import ClockSteps
+from raylay.services.queues.lease_age import with_lease_age
 from raylay.services.replication.instance import Identity
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
@@ -390,7 +391,7 @@ class QueueControl:
             "delivered": frontend.delivered,
             "bounced": frontend.bounced,
             "starts": self.process.starts,
-            **self.counts,
+            **with_lease_age(self.counts, self._manager.steady_us()),
             "floor_txid": self.floor_txid,
         }
 

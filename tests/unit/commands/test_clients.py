@@ -70,7 +70,8 @@ class Attached:
                         "connections": rows.get(name, []),
                         "clients": [each["client"] for each in rows.get(name, ())],
                         "consumers": self.consumers.get(name, []),
-                        "queues": {"work": {"topic": "work", "available_here": 40, "leases": 3,
+                        "queues": {"work": {"topic": "work", "message_type": "json",
+                                            "available_here": 40, "leases": 3,
                                             "age_of_oldest_lease_us": 90_000_000}},
                     }
                     for name in NAMES[:2]
@@ -168,7 +169,10 @@ def test_without_a_client_that_is_said() -> None:
 
 def test_consumers_are_shown_with_what_they_hold() -> None:
     Attached.consumers = {
-        "here-1": [consumer("billing"), consumer("other", queue="another")],
+        "here-1": [
+            consumer("billing", oldest_lease_age_ms=4_700),
+            consumer("other", queue="another"),
+        ],
         "here-2": [
             consumer("shipping", leases=None, oldest_lease_age_ms=None),
             consumer("idle", leases=0, oldest_lease_age_ms=None),
@@ -178,11 +182,14 @@ def test_consumers_are_shown_with_what_they_hold() -> None:
     assert shown.exit_code == 0
     rows = [line.split() for line in shown.stdout.splitlines() if "10.0.0.1" in line]
     assert rows == [
-        ["billing", "here-1", "10.0.0.1:5", "3", "5", "90s"],
+        ["billing", "here-1", "10.0.0.1:5", "3", "5", "4.7s"],
         ["shipping", "here-2", "10.0.0.1:5", "many", "5", "?"],
         ["idle", "here-2", "10.0.0.1:5", "0", "5", "-"],
     ]
-    assert "here-1: 40 messages wait, 3 are leased, the oldest for 90s" in shown.stdout
+    assert "here-1: 40 messages wait, 3 are leased, the oldest for 4.7s" in shown.stdout, (
+        "the line agrees with the table"
+    )
+    assert "here-2: 40 messages wait, 3 are leased, the oldest for 90s" in shown.stdout
     told = [json.loads(line) for line in raylay("consumers", "work", "--json").stdout.splitlines()]
     assert [each["client"] for each in told] == ["billing", "shipping", "idle"]
 

@@ -1435,23 +1435,38 @@ def test_status_counts() -> None:
         "left": 1,
         "transferred_in": 1,
         "transferred_out": 1,
-        "age_of_oldest_lease_us": S_US,
+        "oldest_lease_began_us": here.now_us - S_US,
         "consumers": 1,
         "is_ready": True,
     }
     assert {name: said[name] for name in expected} == expected
 
 
-def test_the_oldest_lease_has_no_age_where_nothing_is_leased() -> None:
+def test_the_oldest_lease_has_no_beginning_where_nothing_is_leased() -> None:
     here = Instance()
     here.join()
     here.publish(1)
     here.take()
+    began_us = here.now_us
     here.now_us += S_US
     here.machine.tick(here.now_us)
-    assert here.machine.status()["age_of_oldest_lease_us"] == S_US
+    assert here.machine.status()["oldest_lease_began_us"] == began_us
     here.ack(1)
-    assert here.machine.status()["age_of_oldest_lease_us"] is None
+    assert here.machine.status()["oldest_lease_began_us"] is None
+
+
+def test_the_oldest_lease_began_first_whatever_the_age_of_its_message() -> None:
+    here = Instance()
+    here.join()
+    here.publish(1)
+    first = the_lease(here.take())
+    here.publish(2)
+    here.take()
+    began_us = here.now_us
+    here.now_us += S_US
+    here.machine.cancelled(ONE, [first])
+    assert delivered(here.take()) == {ONE: [1]}
+    assert here.machine.status()["oldest_lease_began_us"] == began_us
 
 
 @pytest.mark.covers("Queues", "`BarrierExpression`")
