@@ -409,7 +409,10 @@ TOPIC = StructField("topic", StringType())
             [StructField("body", IntegerType()), TOPIC],
             "column body is INT, it can be BINARY or STR",
         ),
-        ([BODY, TOPIC, StructField("key", MapType(StringType(), BinaryType()))], "key is map"),
+        (
+            [BODY, TOPIC, StructField("key", MapType(StringType(), BinaryType()))],
+            "key is MAP, it can be BINARY or STRING",
+        ),
     ],
 )
 def test_tables_that_cannot_be_published(fields: list[StructField], text: str) -> None:
