@@ -124,7 +124,7 @@ class LastingEnvironment:
         with self._idle:
             env = self._opened()
             self._running += 1
-        # Not under the lock: it may wait for another's write transaction to end.
+        # The lock is free here, because `begin` may wait for another write transaction to end.
         try:
             return Transaction(self, env.begin(write=write, buffers=buffers))
         except BaseException:

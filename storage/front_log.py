@@ -156,7 +156,7 @@ class FrontLog:
                 end.close()
                 raise
         except OSError as error:
-            # Without the front log each commit goes to the store: slower, and as safe.
+            # Without the front log each commit goes to the store, which is slower and as safe.
             self.error = error
             return
         self._front = front
@@ -236,8 +236,8 @@ class FrontLog:
                 return False
             self._add(FrontedCommit(number, runs, lengths, block), last_txid)
         if ahead is not None:
-            # Only now, when readers in other processes see the commit: a link that is woken reads
-            # at once.
+            # A link that is woken reads at once, so it is woken when other processes see the
+            # commit.
             ahead.durable()
         return True
 

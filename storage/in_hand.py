@@ -57,7 +57,7 @@ class InHand:
             there = os.fstat(fd)
             if there.st_uid != os.getuid() or not stat.S_ISREG(there.st_mode):
                 raise PermissionError(f"{self.path} is somebody else's, or no file")
-            # With its memory: what there is no room for would end the process when it is written.
+            # The blocks are reserved: a write into a mapped file without room ends the process.
             os.posix_fallocate(fd, 0, _BYTES)
             self._map = mmap.mmap(fd, _BYTES)
         finally:

@@ -294,7 +294,7 @@ class LmdbJournalReader:
                     return found
             if found or not blocks:
                 return found
-            # Only runs at or before `after_txid`: cannot be, but must not turn for ever.
+            # A sound block has a later run. A damaged one must not make the caller read for ever.
             raise CorruptRecord(
                 f"{self._directory}, block {blocks[0][0]}: holds nothing behind {after_txid}",
                 str(self._directory),
@@ -502,7 +502,7 @@ class LmdbJournalReader:
             index.take_held(publisher, gone)
             extents += index.extents_above(publisher, topic, lowest)
         highest = gone.last() or 0
-        # From the highest on: mostly that is the one, and nothing else is looked at.
+        # The search begins at the highest extent, which mostly has the answer.
         for last_sequence, first_txid, end_txid in sorted(extents, reverse=True):
             if last_sequence <= highest:
                 break

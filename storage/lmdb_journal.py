@@ -501,7 +501,7 @@ class LmdbJournal:
                 self._expected_txid += item.count
                 taken_bytes += len(item.payload)
                 if item.with_next:
-                    # Both were handed over together: the next one is there, or about to be.
+                    # Both runs were handed over together, so the next one is there, or comes soon.
                     item = staged.get()
                     continue
                 if taken_bytes >= COMMIT_BYTES_MAX:

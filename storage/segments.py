@@ -422,7 +422,7 @@ class EnvironmentSegment(OpenSegment):
             with self._shared.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
                 if not cursor.set_range(wanted):
-                    # Behind the last block's first id: in that block, or at the end of the segment.
+                    # The id lies in the last block, or behind the end of the segment.
                     if not cursor.last() or self._end_of(cursor) < txid:
                         return found
                 elif cursor.key() != wanted and cursor.prev() and len(cursor.key()) != 8:

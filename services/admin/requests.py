@@ -132,7 +132,7 @@ def read_time(text: str, name: str) -> int:
         moment = moment.replace(tzinfo=datetime.UTC)
     time_us = (moment - _EPOCH) // datetime.timedelta(microseconds=1)
     if not _FIRST_US <= time_us <= _LAST_US:
-        # In UTC it lies in a year that no calendar here has.
+        # In UTC the time lies in a year that `datetime` cannot represent.
         raise ConfigurationError(f"{name}={text[:40]!r} is out of range: give one of this time")
     return time_us
 

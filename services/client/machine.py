@@ -353,7 +353,7 @@ class ClientMachine:
     def _stopped(self, event: ClientStopped, now_s: float, effects: list[Effect]) -> None:
         if self.connection and self.state is not ClientState.ENDED:
             if self.state is ClientState.READY and not event.failed:
-                # By the steady clock since the beginning: the wall clock may have been set since.
+                # The steady clock measures the time, because the wall clock may have been set.
                 lasted_us = int((now_s - self._started_s) * 1e6)
                 unused = self.outbox.unused(self.options.clock_us + lasted_us)
                 if unused is not None:
@@ -614,7 +614,7 @@ class ClientMachine:
     def _hear(self, header: Header, effects: list[Effect]) -> None:
         speaker = self.instance
         unsafe, safe = self.chooser.heard(speaker, read_peers(header.get("peers")))
-        # Before the acks to which the news belongs: a restarted client must know it, too.
+        # The news is stored before the acks that it concerns: a restarted client needs it, too.
         self._remember()
         effects.extend(Notify(PeerBecameUnsafe(name, speaker)) for name in unsafe)
         effects.extend(Notify(PeerBecameSafe(name, speaker)) for name in safe)

@@ -781,7 +781,7 @@ class ClientRuntime:
         if self._bookmark_flush_s:
             self._flush_bookmarks_in(self._bookmark_flush_s)
         else:
-            # Before the consumer gets the next message.
+            # The bookmarks are stored before the consumer gets the next message.
             self._flush_bookmarks()
 
     def congestion_changed(self, subscription: Subscription) -> None:

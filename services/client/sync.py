@@ -116,8 +116,8 @@ class SyncSubscription(Generic[Value]):
 
     async def _next_singly(self) -> MessageBatch[Value] | None:
         batch = await self._subscription.next_batch()
-        # Before anything else on this loop: a client that closes counts the messages that were
-        # handed out.
+        # This must run on the loop before anything else, because a client that closes counts the
+        # messages that were handed out.
         self._subscription.count_handed_out(0)
         return batch
 
@@ -489,7 +489,7 @@ class SyncClient:
     async def _drain(self) -> None:
         """Publishes the messages that callers queued, until the queue is empty."""
         client, queue = self.client, self._queue
-        # With positional arguments, and with the span in which each message was published.
+        # Each message has positional arguments, and the span in which it was published.
         publish_now = client._publisher.publish_now
         while True:
             failure: RaylayError | None = None

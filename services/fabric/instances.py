@@ -163,7 +163,7 @@ class InstanceHandles:
                 try:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET
                     with socket.socket(family, socket.SOCK_STREAM) as probe:
-                        # As the instance does: a port that only waits to be forgotten is free.
+                        # The instance sets this option, too: a port in TIME_WAIT is free.
                         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                         probe.bind((host, port))
                 except OSError as error:

@@ -464,7 +464,7 @@ def instance_config(
     transports = TransportPlanner(settings, record.directory, instance)
     excluded = exclusions(settings)
     declared = {each.name for each in settings.instances}
-    # Once it runs, its own acks wait for its peers, also if it was stopped before.
+    # As soon as the instance runs, its acks wait for its peers, also if it was stopped before.
     at_rest = links_at_rest(settings, [each for each in record.stopped if each != instance.name])
     config = InstanceConfig(
         name=instance.name,

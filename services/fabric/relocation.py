@@ -186,7 +186,7 @@ def choose(
     kept = {key: value for key, value in before.labels.items() if key != HOST_LABEL}
     if before.region:
         kept[REGION_LABEL] = before.region
-    # Without a label `region` all that its node had in common with others is what says where it is.
+    # Without a label `region`, all labels that its node shares with others stand for the region.
     region = {REGION_LABEL: kept[REGION_LABEL]} if REGION_LABEL in kept else kept
     other_region = [f"{key}={to[key]}" for key in region if key in to and to[key] != region[key]]
     if other_region:

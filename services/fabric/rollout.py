@@ -182,14 +182,14 @@ class Rollout:
             del wanted.restarting[name]
             handle.keep(wanted)
             done(name, progress.restarted)
-            # With one that still runs as before, a check at connect may rightly refuse.
+            # A link to an instance that still runs as before may be refused at connect, rightly.
             pending = set(wanted.restarting)
             instances.wait_connected(
                 timeout_s, only=[each[:2] for each in links if not each[2] & pending]
             )
         for name in joining:
             progress.tell(f"waiting until {name} has caught up")
-            # Only now does its group know of it.
+            # The instances of its group know of it since their restart, so it can become ready.
             instances.wait_ready(name, timeout_s)
             done(name, progress.started)
         wanted.starting = []

@@ -161,7 +161,7 @@ class EffectHandlers:
         self._links.aim(effect.news)
         for upstream in list(self._upstreams.connected.values()):
             upstream.placed(effect.news)
-        # With the present addresses of the peers.
+        # Clients are told the present addresses of the peers.
         self._clients.safety_changed()
 
     def _became_ready(self, _: BecameReady) -> None:

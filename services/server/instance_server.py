@@ -305,7 +305,7 @@ class InstanceServer:
             self._is_settling = True
             runtime.occurrences.tell(SHUTDOWN, {})
             if runtime.is_serving:
-                # Before clients are ended and refused: actions on the end may publish.
+                # Actions on the shutdown may publish, so they run before clients are refused.
                 await self._parts.actions.settle()
         if runtime.is_stopping:
             return await runtime.finished()

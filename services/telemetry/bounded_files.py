@@ -168,7 +168,7 @@ class BoundedFile:
         if self._descriptor < 0:
             return
         if self._compressor is not None and self._bytes:
-            # Without it the file has all lines, too; readers just say that its end is missing.
+            # Without this end the file still has all lines; readers report that the end is missing.
             with suppress(OSError):
                 os.write(self._descriptor, self._compressor.flush(zlib.Z_FINISH))
         self._compressor = None

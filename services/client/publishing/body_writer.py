@@ -164,5 +164,5 @@ def _plain(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is None or isinstance(value, type):
         raise TypeError(f"a value of type {type(value).__name__} cannot be written")
-    # By the names by which a model reads itself again.
+    # A model reads itself again by the aliases of its fields.
     return dump(by_alias=True)

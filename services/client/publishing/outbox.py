@@ -627,7 +627,7 @@ class PublishOutbox:
         store.advance(self.next_sequence - 1)
         newest = next(iter(store.replay(store.highest)), None) if store.messages else None
         if newest is not None:
-            # From an earlier life with this store, whose clock may have been ahead of this one's.
+            # An earlier process stored this message, and its clock may have been ahead of this one.
             self.stamp_us = max(
                 self.stamp_us, decode_record(newest[1], verify=False).origin_time_us
             )
@@ -665,7 +665,7 @@ class PublishOutbox:
         if header.get("status") == "failure":
             self._publish_failed(sequence, header, effects)
         else:
-            # Never above the sequences sent here, whatever the server says: law 1.
+            # A server must not acknowledge a sequence that this client has not sent (law 1).
             self.store.acknowledge(min(sequence, self._sent_upto))
             if "unjournaled" in header:
                 self.unjournaled += int(header["unjournaled"])

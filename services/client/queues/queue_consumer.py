@@ -342,7 +342,7 @@ class QueueConsumer(Generic[Value]):
     async def __anext__(self) -> QueueMessage[Value]:
         current = self._current
         if type(current) is QueueMessage and self.is_auto:
-            # As `_settle_current`, with fewer calls.
+            # This does what `_settle_current` does, with fewer calls.
             self._current = None
             if not current.is_settled:
                 current.is_settled = True

@@ -72,7 +72,7 @@ def save_config(
     save_topology(topology, Path(directory))
     sent = FabricRecord.from_json(record, "what the driver sent")
     kept = FabricRecord.load(sent.directory)
-    # Beside the data, which a start from any host uses again.
+    # The record is kept beside the data, which a start from any host uses again.
     if kept is None or (kept.name == sent.name and kept.number < sent.number):
         sent.save()
     known = registry.find(entry.name)

@@ -52,7 +52,7 @@ def stopped() -> list[StoppedFabric]:
     here = Path.cwd()
     return sorted(
         (
-            # As a user in the present directory would write it.
+            # The path is written as a user in the present directory would write it.
             StoppedFabric(name, place.relative_to(here) if place.is_relative_to(here) else place)
             for place, name in found.items()
             if name not in running

@@ -552,8 +552,7 @@ class ReplayPump:
                 queue.append(replay)
             if time.perf_counter() >= until_s:
                 break
-        # Only here is the mark of a scheduled turn removed: else two further turns might be
-        # scheduled.
+        # The mark of a scheduled turn is removed only here, so that no second turn is scheduled.
         self._scheduled = bool(queue)
         if queue:
             self._runtime.loop.call_soon(self._turn)

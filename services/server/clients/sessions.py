@@ -625,7 +625,7 @@ class ClientSessions:
         )
 
     def _end_pages_soon(self, order: PageOrder) -> None:
-        # Not at once: the commit that filled the order is being given to its subscriptions.
+        # The commit that filled the order is still being delivered to its subscriptions.
         self.runtime.loop.call_soon(self._end_pages, order)
 
     def _end_pages(self, order: PageOrder) -> None:

@@ -94,7 +94,7 @@ class PendingTlsHandshake(TlsStream):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notes that the socket is closed."""
-        # So do a link that looks whether the process at the other end has ended, and health checks.
+        # Health checks send no bytes, and neither does a link that looks for an ended process.
         self._has_only_looked = not self._came_bytes
         super().connection_lost(exc)
 

@@ -111,7 +111,7 @@ class DataDirectory:
         self._state.put_now(values)
 
     def _identity(self) -> bytes:
-        # Without the device's number, which may change when the host restarts.
+        # The device's number is left out, because it may change when the host restarts.
         return os.stat(self._file).st_ino.to_bytes(8, "big")
 
 

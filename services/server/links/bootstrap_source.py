@@ -113,8 +113,7 @@ class BootstrapSource:
         refused = self.refusal()
         if refused is None:
             try:
-                # In a thread: another instance chose the regular expressions that are compiled
-                # here.
+                # A thread compiles the regular expressions, because another instance chose them.
                 choice, is_whole = await runtime.in_thread(self._read_choice)
             except RemoteProtocolError as error:
                 refused = error.reason, str(error)
@@ -165,7 +164,7 @@ class BootstrapSource:
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
             cursor_txid = runs[-1].last_txid
-            # In the thread, as a new topic is matched against all regular expressions.
+            # The thread matches each new topic against all regular expressions.
             runs = await self._host.reading.run(choice.of, runs)
             if self._is_kept_out(run.topic for run in runs if run.kind == Kind.RECORDS):
                 return

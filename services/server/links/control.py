@@ -468,7 +468,7 @@ class LinkControl:
         others = [link for link in self._links.controls.values() if link is not self]
         incoming = self._links.upstreams.incoming(self.name)
         if self.is_connected:
-            # Only a connection of the same server is of use now.
+            # While the link is connected, only a connection of the same server is of use.
             mine = machine.destinations[self.name].incarnation
             incoming = [each for each in incoming if each.incarnation == mine]
         return choose(
