@@ -37,6 +37,8 @@ _LENGTH = struct.Struct("<I")
 _ORIGIN = struct.Struct("<I40xQ")  # length, origin time
 _HEADER_BYTES = 60
 
+LEASE_PART = 0.9
+"""Share of a lease after which messages that no handler was given are given back."""
 SequenceRange = tuple[int, int, int]
 """Publisher, first sequence and last sequence of consecutive messages."""
 
@@ -430,6 +432,14 @@ class MessageBatch(Generic[Value]):
 
     def __len__(self) -> int:
         return self.count
+
+    def is_lease_over(self, now_s: float) -> bool:
+        """Returns whether the leases of the messages of a queue have ended.
+
+        Args:
+            now_s: time by the steady clock, as `lease_end_s`.
+        """
+        return 0.0 < self.lease_end_s <= now_s - self.lease_s * (1.0 - LEASE_PART)
 
     def __repr__(self) -> str:
         return f"MessageBatch({self.subscription_id}, {self.count} messages)"

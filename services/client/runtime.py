@@ -59,7 +59,7 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server, as_server
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.machine import ClientMachine, ClientState
-from raylay.services.client.messages import MessageBatch
+from raylay.services.client.messages import LEASE_PART, MessageBatch
 from raylay.services.client.publishing.outbox import BAD_RECORD, GATHERING_S_MAX
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.sow_query import SowQuery
@@ -90,8 +90,6 @@ QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
 """Number of publishes after which `publish` lets the event loop run, so that acks and sockets are
 handled."""
-LEASE_PART = 0.9
-"""Share of a lease after which messages that no handler was given are given back."""
 UNACKNOWLEDGED_S = 30.0
 """Seconds after which a message of a queue without leases counts as not acknowledged."""
 _LOG = logging.getLogger("raylay.client")
@@ -125,11 +123,16 @@ def ends_client(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-class ConnectionListener(Protocol):
-    """A listener that is told when the connection is lost."""
+class LeaseHolder(Protocol):
+    """A consumer of a queue, whose messages are leased to it over the connection."""
 
     def disconnected(self) -> None:
         """Notes that the connection is lost: leases over it have ended."""
+
+    def give_back_overdue(self) -> float:
+        """Gives back messages that no handler was given and whose leases have ended, or nearly so.
+        Returns the time, by `time.monotonic`, at which others have to be given back; infinity: none
+        has to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +239,7 @@ class ClientRuntime:
         self.room_waiters: list[asyncio.Future[None]] = []
         self.subscribing: dict[str, asyncio.Future[None]] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self.consumers: set[ConnectionListener] = set()
+        self.consumers: set[LeaseHolder] = set()
         self.acknowledges = False
         self.ack_watches: dict[str, asyncio.TimerHandle] = {}
         self.turned_s = 0.0

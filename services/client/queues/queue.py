@@ -121,12 +121,21 @@ class QueueOperations:
 
     # -- consumers ---------------------------------------------------------------------------
     def _turn(self) -> None:
-        """Notes that the loop turns, for as long as there are consumers."""
+        """Notes that the loop turns, for as long as there are consumers, and has them give back
+        unhandled messages in time."""
         self._turn_timer = None
-        if self._runtime.consumers and self._runtime.loop is not None:
-            if self._runtime.connection is None or self._runtime.connection.is_reading:
-                self._runtime.turned_s = time.monotonic()
-            self._turn_timer = self._runtime.loop.call_later(TURN_S, self._turn)
+        if not self._runtime.consumers or self._runtime.loop is None:
+            return
+        now_s = time.monotonic()
+        if self._runtime.connection is None or self._runtime.connection.is_reading:
+            self._runtime.turned_s = now_s
+        try:
+            next_s = min(consumer.give_back_overdue() for consumer in self._runtime.consumers)
+        except Exception as error:  # no caller waits for this task
+            self._runtime.end_by(error)
+            return
+        wait_s = min(TURN_S, max(0.0, next_s - now_s))
+        self._turn_timer = self._runtime.loop.call_later(wait_s, self._turn)
 
     async def consume(self, consumer: QueueConsumer[Value]) -> Subscription[Value]:
         """Subscribes a consumer to its queue."""

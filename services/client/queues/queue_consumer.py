@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, Generic, Literal, Protocol
 
@@ -56,12 +57,10 @@ class QueueMessage(Message[Value]):
     """A message of a queue.
 
     Attributes:
-        is_settled: whether the message was acknowledged, expired or given back, or is not leased to
-            this consumer any more.
         leased_key: publisher id and sequence, as `identity` returns them.
     """
 
-    __slots__ = ("_consumer", "is_settled", "leased_key")
+    __slots__ = ("_consumer", "_is_said", "leased_key")
 
     def __init__(
         self,
@@ -74,11 +73,18 @@ class QueueMessage(Message[Value]):
         super().__init__(batch, offset, end)
         self._consumer = consumer
         self.leased_key = key
-        self.is_settled = False
+        self._is_said = False
 
     def identity(self) -> tuple[int, int]:
         """Publisher id and sequence."""
         return self.leased_key
+
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether the message was acknowledged, expired or given back, or is not leased to
+        this consumer any more: its lease has ended, the connection was lost, or the consumer has
+        left. An acknowledgment still counts then, except with strict leasing."""
+        return self._is_said or self._consumer.has_lost(self.batch)
 
     @property
     def queue(self) -> str:
@@ -116,12 +122,12 @@ class QueueMessage(Message[Value]):
 
     def unsettled(self) -> list[tuple[int, int]]:
         """Returns the identity of the message, if nothing was said of it."""
-        return [] if self.is_settled else [self.leased_key]
+        return [] if self._is_said else [self.leased_key]
 
     def _settle(self, how: str) -> None:
         """Settles the message, on the client's loop."""
-        if not self.is_settled:
-            self.is_settled = True
+        if not self._is_said:
+            self._is_said = True
             self._consumer._settled(self, how)
 
     def _say(self, how: str) -> None:
@@ -141,16 +147,22 @@ class QueueBatch(Generic[Value]):
         part: the records of the messages.
     """
 
-    __slots__ = ("_consumer", "_messages", "is_settled", "part")
+    __slots__ = ("_consumer", "_is_said", "_messages", "part")
 
     def __init__(self, part: MessageBatch[Value], consumer: QueueConsumer[Value]) -> None:
         self.part = part
         self._consumer = consumer
         self._messages: list[QueueMessage[Value]] | None = None
-        self.is_settled = False
+        self._is_said = False
 
     def __len__(self) -> int:
         return self.part.count
+
+    @property
+    def is_settled(self) -> bool:
+        """Returns whether the batch was acknowledged, expired or given back, or is not leased to
+        this consumer any more; see `QueueMessage.is_settled`."""
+        return self._is_said or self._consumer.has_lost(self.part)
 
     def bodies(self) -> list[bytes]:
         """Returns every message's body, in order."""
@@ -195,14 +207,14 @@ class QueueBatch(Generic[Value]):
     def unsettled(self) -> list[tuple[int, int]]:
         """Returns the identities of the messages of which nothing was said."""
         if self._messages is not None:
-            return [each.leased_key for each in self._messages if not each.is_settled]
-        return [] if self.is_settled else _keys_of(self.part)
+            return [each.leased_key for each in self._messages if not each._is_said]
+        return [] if self._is_said else _keys_of(self.part)
 
     def _settle(self, how: str) -> None:
         """Settles the batch, on the client's loop."""
-        if self.is_settled:
+        if self._is_said:
             return
-        self.is_settled = True
+        self._is_said = True
         if self._messages is None:
             self._consumer.settled_batch(self, how)
             return
@@ -287,6 +299,11 @@ class QueueConsumer(Generic[Value]):
         Empty with `ack="auto"`, where `_current` is the only such message."""
         self.returned_messages = 0
         """Number of messages that were given back because their leases had nearly ended."""
+        self._arrived_through = 0
+        """Number of the last delivery that was taken."""
+        self._lost_through = 0
+        """Number of the last delivery of which this consumer has no lease any more, nor of those
+        before it."""
 
     def called_by(self, on_loop: Callable[[Callable[[], None]], None]) -> QueueConsumer[Value]:
         """Returns the same consumer, not entered yet, for an application that iterates in another
@@ -322,7 +339,7 @@ class QueueConsumer(Generic[Value]):
         begun: list[tuple[int, int]] = []
         if current is not None and is_failure:
             begun = current.unsettled()
-            current.is_settled = True
+            current._is_said = True
         elif current is not None and self.is_auto:
             current._settle("ack")
         self._host.publish_acks()
@@ -334,6 +351,7 @@ class QueueConsumer(Generic[Value]):
             self._parts.clear()
             self._given.clear()
             self._host.leave(self._subscription, begun, is_cancel=is_failure)
+        self._lost_through = self._arrived_through
         self._host.consumer_left(self)
 
     def __aiter__(self) -> AsyncIterator[QueueMessage[Value]]:
@@ -344,8 +362,8 @@ class QueueConsumer(Generic[Value]):
         if type(current) is QueueMessage and self.is_auto:
             # This does what `_settle_current` does, with fewer calls.
             self._current = None
-            if not current.is_settled:
-                current.is_settled = True
+            if not current._is_said:
+                current._is_said = True
                 self._host.settle(self, current, "ack")
         else:
             self._settle_current()
@@ -355,12 +373,12 @@ class QueueConsumer(Generic[Value]):
             held = self._held
             while held:
                 message = held.popleft()
-                if message.is_settled:
+                if message._is_said:
                     continue
                 end_s = message.batch.lease_end_s
                 if 0.0 < end_s <= time.monotonic():
                     held.appendleft(message)
-                    self._give_back_overdue()
+                    self.give_back_overdue()
                     held = self._held
                     continue
                 self._current = message
@@ -397,7 +415,7 @@ class QueueConsumer(Generic[Value]):
                 part = self._parts.popleft()
                 if 0.0 < part.lease_end_s <= time.monotonic():
                     self._parts.appendleft(part)
-                    self._give_back_overdue()
+                    self.give_back_overdue()
                     continue
                 self._tries(part)
                 batch = QueueBatch(part, self)
@@ -445,29 +463,55 @@ class QueueConsumer(Generic[Value]):
         return here + (self._subscription.queued_messages if self._subscription else 0)
 
     # -- the client's side -------------------------------------------------------------------
-    def _give_back_overdue(self) -> None:
+    def give_back_overdue(self) -> float:
         """Gives back unhandled messages whose lease has ended, or nearly so: another consumer may
         have them already, and a message that no handler was given does not count as a failed
-        delivery."""
+        delivery.
+
+        Returns the time by the steady clock, as `MessageBatch.lease_end_s`, at which others have to
+        be given back; infinity: none has to be. The client calls it by a timer, because a handler
+        may hold up the iteration for longer than a lease.
+        """
         now_s = time.monotonic()
+        next_s = self._first_end_s()
+        if next_s > now_s:
+            return next_s
         overdue = []
         held, self._held = self._held, deque()
         for each in held:
-            if each.is_overdue(now_s):
-                each.is_settled = True
-                overdue.append(each.leased_key)
-            else:
+            if not each.is_overdue(now_s):
                 self._held.append(each)
+            elif not each._is_said:
+                each._is_said = True
+                overdue.append(each.leased_key)
         parts, self._parts = self._parts, deque()
         for part in parts:
             if 0.0 < part.lease_end_s <= now_s:
                 overdue += _keys_of(part)
             else:
                 self._parts.append(part)
+        if self._subscription is not None:
+            for batch in self._subscription.take_overdue(now_s):
+                overdue += _keys_of(batch)
         self.returned_messages += len(overdue)
         # Held-back acknowledgments go first, because their leases end, too.
         self._host.publish_acks()
         self._host.give_back(self, overdue)
+        return self._first_end_s()
+
+    def _first_end_s(self) -> float:
+        """Returns the time at which the first unhandled messages have to be given back. What waits
+        in one place arrived in the order of its leases."""
+        ends = [self._held[0].batch.lease_end_s] if self._held else []
+        if self._parts:
+            ends.append(self._parts[0].lease_end_s)
+        if self._subscription is not None:
+            ends.append(self._subscription.first_lease_end_s)
+        return min((end_s for end_s in ends if end_s), default=inf)
+
+    def has_lost(self, batch: MessageBatch[Value]) -> bool:
+        """Returns whether the messages of a delivery are not leased to this consumer any more."""
+        return batch.arrival <= self._lost_through or batch.is_lease_over(time.monotonic())
 
     async def _next_delivery(self) -> MessageBatch[Value] | None:
         subscription = self._subscription
@@ -481,6 +525,7 @@ class QueueConsumer(Generic[Value]):
         batch = await subscription.next_batch()
         if batch is not None:
             batch.decoder = self.decoder
+            self._arrived_through = batch.arrival
         return batch
 
     def messages_of(self, batch: MessageBatch[Value]) -> list[QueueMessage[Value]]:
@@ -513,6 +558,7 @@ class QueueConsumer(Generic[Value]):
         self._held.clear()
         self._parts.clear()
         self._given.clear()
+        self._lost_through = self._arrived_through
         if self._subscription is not None:
             self._subscription._drop_queued()
 

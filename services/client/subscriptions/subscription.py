@@ -194,15 +194,39 @@ class Subscription(Generic[Value]):
             self._pass(item)
         return None
 
-    def _take(self, batch: MessageBatch[Value]) -> None:
-        self._current = batch
-        self._handed_out = batch.count
-        self._singly = False
+    @property
+    def first_lease_end_s(self) -> float:
+        """Returns `MessageBatch.lease_end_s` of the first queued delivery; 0: it has none, or
+        nothing is queued."""
+        batch = self._peek()
+        return 0.0 if batch is None else batch.lease_end_s
+
+    def take_overdue(self, now_s: float) -> list[MessageBatch[Value]]:
+        """Removes the first queued deliveries, as far as their leases have ended or nearly so, and
+        returns them.
+
+        Args:
+            now_s: time by the steady clock, as `MessageBatch.lease_end_s`.
+        """
+        found: list[MessageBatch[Value]] = []
+        while (batch := self._peek()) is not None and 0.0 < batch.lease_end_s <= now_s:
+            self._items.popleft()
+            self._left_queue(batch)
+            found.append(batch)
+        return found
+
+    def _left_queue(self, batch: MessageBatch[Value]) -> None:
         self._queued_messages -= batch.count
         self._queued_bytes -= len(batch.payload) + MESSAGE_OVERHEAD_BYTES
         if self.congested and self._queued_bytes * 2 <= self._queue_bytes_max:
             self.congested = False
             self._congestion_changed(self)
+
+    def _take(self, batch: MessageBatch[Value]) -> None:
+        self._current = batch
+        self._handed_out = batch.count
+        self._singly = False
+        self._left_queue(batch)
         if batch.traced and self._on_taken is not None:
             self._on_taken(batch)
 

@@ -18,7 +18,7 @@ from unit.client.test_client import client_of, run
 
 from raylay.services.client import MessagesUnacknowledged, runtime
 from raylay.services.client.queues import queue, queue_consumer
-from raylay.services.client.queues.queue_consumer import QueueConsumer
+from raylay.services.client.queues.queue_consumer import AckMode, QueueConsumer
 from raylay.services.errors import (
     BodyTypeError,
     CommandFailed,
@@ -711,6 +711,66 @@ async def test_overdue_batches_are_given_back(monkeypatch: pytest.MonkeyPatch) -
         await server.wait(lambda: server.session.commands("queue_cancel"))
         assert work.returned_messages == 2
         waiting.cancel()
+    await server.stop()
+
+
+def deliver_for(session: Session, lease_s: float, *sequences: int) -> None:
+    """Delivers messages with a lease of their own."""
+    name = session.commands("subscribe")[-1]["sub"]
+    lease_ms = round(lease_s * 1000)
+    session.deliver(name, records(7, sequences, topic="orders"), q=1, lp=lease_ms)
+
+
+@pytest.mark.covers("Queues", "what no handler was given goes back while a handler waits")
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+@pytest.mark.parametrize("by_batches", [False, True])
+@run
+async def test_while_a_handler_waits_what_it_was_not_given_goes_back_by_a_timer(
+    by_batches: bool, ack: AckMode
+) -> None:
+    """Also deliveries that nobody has asked for, and those that are not due stay."""
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with (
+        asyncio.timeout(60),
+        client_of(server) as client,
+        client.queue("work", backlog=4, ack=ack) as work,
+    ):
+        deliver_for(server.session, 0.2, 1, 2, 3)
+        deliver_for(server.session, 0.2, 4)
+        deliver_for(server.session, 600, 5)
+        in_hand = await (work.next_batch() if by_batches else anext(work))
+        assert in_hand is not None and not in_hand.is_settled
+        await server.wait(lambda: cancels(server.session, unseen=True))
+        back = [3, 4] if by_batches else [2, 4]
+        assert cancels(server.session, unseen=True) == [{7: back}]
+        assert work.returned_messages == back[1] - back[0] + 1
+        assert work.queued_messages == 1
+        while not in_hand.is_settled:
+            await asyncio.sleep(0.01)
+        # Its acknowledgment counts all the same.
+        in_hand.acknowledge()
+        assert await take(work, 1) == [b"5"]
+        held = {(7, 1), (7, 2)} if by_batches else {(7, 1)}
+        await server.wait(lambda: held <= acked(server.session))
+    await server.stop()
+
+
+@run
+async def test_messages_of_a_lost_connection_or_of_who_has_left_are_not_leased() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        async with client.queue("work", backlog=4, ack="manual") as work:
+            deliver(server.session, 1, 2)
+            lost = await anext(work)
+            assert not lost.is_settled
+            work.disconnected()
+            assert lost.is_settled
+            deliver(server.session, 3)
+            message = await anext(work)
+            assert not message.is_settled
+        assert message.is_settled
     await server.stop()
 
 

@@ -321,6 +321,29 @@ def test_a_queue_is_a_plain_iterator(there: ServerThread) -> None:
         assert client.acknowledge("work", ["7|2|"]) and client.flush() is None
 
 
+@pytest.mark.covers("Queues", "what no handler was given goes back while a handler waits")
+def test_while_a_thread_handles_a_message_what_it_was_not_given_goes_back(
+    there: ServerThread,
+) -> None:
+    server = there.server
+
+    def give() -> None:
+        name = server.session.commands("subscribe")[-1]["sub"]
+        server.session.deliver(name, records(7, [1, 2, 3], topic="orders"), q=1, lp=200)
+
+    with (
+        SyncClient("worker", servers=[server.address]) as client,
+        client.queue("work", backlog=4) as work,
+    ):
+        there.call(give)
+        assert next(work).body == b"1"
+        assert work.queued_messages == 2
+        # The thread handles the message, and asks for no other one.
+        there.run(server.wait(lambda: server.session.commands("queue_cancel")))
+        (back,) = server.session.commands("queue_cancel")
+        assert back["unseen"] and work.queued_messages == 0
+
+
 def test_values_are_published_as_the_client_publishes_them(there: ServerThread) -> None:
     with SyncClient("desk", [there.server.address]) as client:
         client.publish("t", {"n": 1})
