@@ -51,8 +51,10 @@ def show(
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
 ) -> None:
-    """List the named readers, and how many messages each lacks at each instance.
+    """List the named readers, and how many messages of its topic each lacks at each instance.
 
+    `at most` stands before an upper bound: of a reader with a filter, and as long as an instance
+    has not read the headers of its whole journal, as after its start. The JSON has it as `at_most`.
     Every instance of the fabric is asked, or of --group, or every --server: each instance has
     readers and places of its own. An instance that does not answer is named on stderr. Where users
     have permissions, their own readers are listed; --any-user lists those of all.
@@ -142,18 +144,19 @@ def merged_readers(told: Mapping[str, Iterable[Row]]) -> list[Row]:
 def reader_lines(reader: Row, *, with_user: bool = False) -> list[str]:
     """Returns a line for each place of a reader, with the instances where it has that place."""
     user = f"  {reader['user'] or 'nobody in particular'}" if with_user else ""
-    places: dict[tuple[int, int], list[Row]] = {}
+    places: dict[tuple[int, bool, int], list[Row]] = {}
     for each in reader["instances"]:
-        places.setdefault((each["behind"], each["expires_s"]), []).append(each)
+        place = each["behind"], each["at_most"], each["expires_s"]
+        places.setdefault(place, []).append(each)
     lines = []
-    for (behind, expires_s), at in places.items():
+    for (behind, at_most, expires_s), at in places.items():
         heard = sorted({each["told_s"] for each in at})
         heard_text = " to ".join(f"{each:,}" for each in dict.fromkeys((heard[0], heard[-1])))
         instances = ", ".join(each["instance"] for each in at)
+        bound, plural = "at most " if at_most else "", "" if behind == 1 else "s"
         lines.append(
-            f"{reader['name']}{user}  {reader['topic']}  {instances}: "
-            f"{behind:,} messages behind, heard of {heard_text} s ago, expires after "
-            f"{expires_s:,} s"
+            f"{reader['name']}{user}  {reader['topic']}  {instances}: {bound}{behind:,} "
+            f"message{plural} behind, heard of {heard_text} s ago, expires after {expires_s:,} s"
         )
     return lines
 

@@ -8,7 +8,7 @@ behind it, stays until the reader has said more, or has not been heard of for th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgpack
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.subscriptions.reader_counts import Lacked
 
 READERS_MAX = 256
 """Number of named readers of an instance."""
@@ -95,12 +96,6 @@ class NamedReader:
                 break
             floor_txid = last_txid + 1
         self.floor_txid = floor_txid
-
-    def lacks(self, held: PublisherRanges) -> int:
-        """Returns how many of these messages the reader does not hold."""
-        left = held.copy()
-        left.difference_update(self.have)
-        return left.count
 
 
 class NamedReaders:
@@ -195,23 +190,25 @@ class NamedReaders:
         found = min(self._readers.values(), key=lambda each: each.floor_txid, default=None)
         return None if found is None or found.floor_txid >= before_txid else found
 
-    def status(self, held: PublisherRanges, now_us: int) -> list[dict[str, Any]]:
+    def status(self, lacked: Callable[[NamedReader], Lacked], now_us: int) -> list[dict[str, Any]]:
         """Returns the readers for the status of the instance.
 
         Args:
-            held: the messages that the instance holds.
+            lacked: returns how many messages a reader lacks.
         """
+        found = [(each, lacked(each)) for each in self._readers.values()]
         return [
             {
                 "name": each.name,
                 "user": each.user,
                 "topic": each.topic,
-                "behind": each.lacks(held),
+                "behind": lacking.messages,
+                "at_most": lacking.at_most,
                 "needs_from_txid": each.floor_txid,
                 "told_s": max(0, now_us - each.told_us) // 1_000_000,
                 "expires_s": each.expires_s,
             }
-            for each in self._readers.values()
+            for each, lacking in found
         ]
 
 

@@ -140,8 +140,13 @@ def test_a_durable_subscriber_goes_on_where_it_was(server: Server) -> None:
         return raylay(server, *command).stdout.splitlines()
 
     assert printed(2) == ['{"id":1}', '{"id":2}']
+    listed = raylay(server, "reader", "list").stdout
+    assert "billing  kept  solo: 3 messages behind, " in listed, listed
+    raylay(server, "publish", "not kept", '{"id":{n}}', "--count", "7")
     assert printed(3) == ['{"id":3}', '{"id":4}', '{"id":5}']
-    assert "billing  kept  " in raylay(server, "reader", "list").stdout
+    raylay(server, "publish", "not kept", '{"id":{n}}', "--count", "7")
+    listed = raylay(server, "reader", "list").stdout
+    assert "billing  kept  solo: 0 messages behind, " in listed, listed
     done = raylay(server, "subscribe", "other", "--durable", "billing")
     assert "'billing' is of kept, and not of other" in str(done.exception)
 

@@ -160,6 +160,7 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
     with SyncClient("desk", [server.address]) as client:
         for number in range(3):
             client.publish("orders", b'{"n": %d}' % number)
+            client.publish("log", b"of another topic")
         client.flush()
         client.readers.tell("lake", "orders", PublisherRanges(), expires_s=90)
     assert re.fullmatch(
@@ -168,7 +169,8 @@ def test_the_shell_lists_and_drops_readers(servers: Servers, tmp_path: Path) -> 
     )
     (found,) = json.loads(raylay("list", "--json"))
     assert (found["name"], found["topic"]) == ("lake", "orders")
-    assert [(each["instance"], each["behind"]) for each in found["instances"]] == [("solo", 3)]
+    (place,) = found["instances"]
+    assert (place["instance"], place["behind"], place["at_most"]) == ("solo", 3, False)
     where = server.config.name
     assert refused("drop", "lak") == f"{where}: no reader 'lak': did you mean lake?"
     assert refused("drop", "billing") == f"{where}: no reader 'billing': there are lake"

@@ -17,10 +17,16 @@ from raylay.services.security.control import NAME_SHOWN_MAX
 from raylay.services.server.recovered_instance import RecoveredInstance
 from raylay.services.server.runtime import InstanceRuntime
 from raylay.services.subscriptions.named_readers import NamedReader, NamedReaders
+from raylay.services.subscriptions.reader_counts import ReaderCounts
 
 READER_KEY = "reader/"
 CHECK_INTERVAL_S = 5.0
 """Time between two looks at the segments, in seconds: new ones are sealed, and readers expire."""
+CHECKED_RUNS = 4096
+"""Number of runs of the journal that one look reads to count what readers lack. The rest is read
+by later ones: a header costs some microseconds."""
+LISTED_RUNS = 65_536
+"""The same where somebody asks."""
 NAMES_SHOWN_MAX = 20
 TELLING_MAX = 64
 """Number of commands of readers that wait for the disk; above it they are refused."""
@@ -49,6 +55,7 @@ class ReaderHolds:
         self._working = asyncio.Lock()
         self._telling = 0
         self._status: list[dict[str, Any]] = []
+        self._counts = ReaderCounts()
         self.readers = NamedReaders(
             NamedReader.unpack(value) for _, value in instance.state.items(READER_KEY)
         )
@@ -153,16 +160,25 @@ class ReaderHolds:
         return f"{name} keeps nothing for reader {reader}{of_user}"
 
     async def _measure(self) -> None:
+        await self._count(CHECKED_RUNS)
         if len(self.readers):
             summaries = await self._runtime.in_thread(self._instance.journal.segment_summaries)
             self.readers.measure(summaries)
         self._release()
         self._look()
 
+    async def _count(self, runs_max: int) -> None:
+        readers = list(self.readers)
+        journal = self._instance.journal
+        try:
+            await self._runtime.in_thread(self._counts.read, journal, readers, runs_max)
+        except StorageError:
+            pass  # The counts stay upper bounds, and who serves the journal reports the failure.
+
     def _look(self) -> None:
+        held = self._instance.machine.held() if len(self.readers) else PublisherRanges()
         self._status = self.readers.status(
-            self._instance.machine.held() if len(self.readers) else PublisherRanges(),
-            self._runtime.aging_us(),
+            lambda reader: self._counts.lacked(reader, held), self._runtime.aging_us()
         )
 
     async def place(self, name: str, user: str) -> bytes:
@@ -192,9 +208,12 @@ class ReaderHolds:
                 self._runtime.report("reader_expired", reader=each.name, expires_s=each.expires_s)
             await self._measure()
 
-    def listed(self, user: str | None) -> bytes:
+    async def listed(self, user: str | None) -> bytes:
         """Returns the readers as msgpack; where a user is given, only that user's."""
-        self._look()
+        async with self._working:  # Behind what was told before.
+            if len(self.readers):
+                await self._count(LISTED_RUNS)
+            self._look()
         found = [each for each in self._status if user is None or each["user"] == user]
         packed: bytes = msgpack.packb(found)
         return packed

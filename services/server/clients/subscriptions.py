@@ -331,12 +331,7 @@ class ClientSubscriptions:
         on disk, or why not."""
         connection = self._connection
         if not command.name:
-            body = self._clients.reader_holds.listed(
-                connection.user_id if connection.permissions is not None else None
-            )
-            connection.send(
-                connection.codec.acknowledgment("processed", command.command_id or "-", body=body)
-            )
+            self._clients.runtime.spawn(self._list_readers(command.command_id or "-"))
             return
         try:
             if connection.permissions is not None and not (command.release or command.asks):
@@ -347,6 +342,14 @@ class ClientSubscriptions:
             self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
             return
         self._clients.runtime.spawn(self._tell_reader(command))
+
+    async def _list_readers(self, command_id: str) -> None:
+        connection = self._connection
+        body = await self._clients.reader_holds.listed(
+            connection.user_id if connection.permissions is not None else None
+        )
+        if connection.is_open:
+            connection.send(connection.codec.acknowledgment("processed", command_id, body=body))
 
     async def _tell_reader(self, command: ReaderCommand) -> None:
         connection = self._connection

@@ -58,7 +58,7 @@ def test_an_operator_lists_and_drops_readers_of_every_user(monkeypatch: pytest.M
 
     listed = raylay("list", "--any-user", "--group", "a")
     assert listed.stdout.splitlines() == [
-        "billing  nobody in particular  orders  a-2: 1 messages behind, heard of 0 s ago, expires "
+        "billing  nobody in particular  orders  a-2: 1 message behind, heard of 0 s ago, expires "
         "after 604,800 s",
         "lake  amy  orders  a-1: 7 messages behind, heard of 3 s ago, expires after 604,800 s",
     ]
@@ -114,8 +114,8 @@ def test_all_servers_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(name: str, behind: int, told_s: int, **values: Any) -> dict[str, Any]:
     return {
-        "name": name, "user": "", "topic": "orders", "behind": behind, "needs_from_txid": 1,
-        "told_s": told_s, "expires_s": 604_800, **values,
+        "name": name, "user": "", "topic": "orders", "behind": behind, "at_most": False,
+        "needs_from_txid": 1, "told_s": told_s, "expires_s": 604_800, **values,
     }  # fmt: skip
 
 
@@ -125,9 +125,12 @@ def test_places_of_one_reader_are_one_entry() -> None:
     )
     assert [each["name"] for each in merged] == ["billing", "lake"]
     assert merged[1]["instances"] == [
-        {"instance": "a-1", "behind": 7, "needs_from_txid": 1, "told_s": 3, "expires_s": 604_800},
         {
-            "instance": "a-2", "behind": 1_200, "needs_from_txid": 1, "told_s": 9,
+            "instance": "a-1", "behind": 7, "at_most": False, "needs_from_txid": 1, "told_s": 3,
+            "expires_s": 604_800,
+        },
+        {
+            "instance": "a-2", "behind": 1_200, "at_most": False, "needs_from_txid": 1, "told_s": 9,
             "expires_s": 604_800,
         },
     ]  # fmt: skip
@@ -149,10 +152,12 @@ def test_equal_places_are_one_line_and_others_a_line_each() -> None:
             "a-1": [told("lake", 7, 3)],
             "a-2": [told("lake", 1_200, 9)],
             "a-3": [told("lake", 7, 1_005)],
+            "a-4": [told("lake", 7, 5, at_most=True)],
         }
     )
     assert reader_lines(lake) == [
         "lake  orders  a-1, a-3: 7 messages behind, heard of 3 to 1,005 s ago, expires after "
         "604,800 s",
         "lake  orders  a-2: 1,200 messages behind, heard of 9 s ago, expires after 604,800 s",
+        "lake  orders  a-4: at most 7 messages behind, heard of 5 s ago, expires after 604,800 s",
     ]
