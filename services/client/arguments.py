@@ -84,6 +84,13 @@ NUMBERS = {
     "sampling_ratio": NumberRule("", most=1),
 }
 """The rules of the options of a client that are numbers."""
+METHODS = {
+    "publish_store": ("replay", "an LmdbPublishStore or a MemoryPublishStore"),
+    "bookmark_store": ("seen", "an LmdbBookmarkStore"),
+    "tracer": ("publish_started", "a ClientTracer"),
+}
+"""The options of a client that are objects: a method that the object has, and what to give."""
+NO_UTF_8 = "has no form in UTF-8: give a text without halves of surrogate pairs"
 CALLABLES = ("answers", "on_event", "on_persisted", "on_publish_failed", "on_arrival")
 """The options of a client that are functions."""
 
@@ -101,6 +108,8 @@ def checks_options(construct: Callable[P, T]) -> Callable[P, T]:
             raise ConfigurationError(
                 f"client {shown_value(name)}: the name must be a text that is not empty"
             )
+        if not _is_sendable(name):
+            raise ConfigurationError(f"client {shown_value(name)}: the name {NO_UTF_8}")
         for option, value in keywords.items():
             if wanted := _wanted_of(option, value):
                 raise ConfigurationError(
@@ -111,12 +120,25 @@ def checks_options(construct: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+def _is_sendable(text: str) -> bool:
+    """Returns whether a text has a form in UTF-8: half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _wanted_of(option: str, value: object) -> str:
     """Returns what to give for an option in place of a value; empty: the value is valid."""
     if option in NUMBERS:
         return NUMBERS[option].refuses(value)
-    if option == "group" and not isinstance(value, str):
+    if option == "group" and not (isinstance(value, str) and _is_sendable(value)):
         return "a text, or leave it out"
+    if option in METHODS and value is not None and not isinstance(value, str | bytes | os.PathLike):
+        method, kind = METHODS[option]
+        if isinstance(value, type) or not callable(getattr(value, method, None)):
+            return f"{kind}, or leave it out"
     if option == "allow_other_groups" and not isinstance(value, bool):
         return "True or False"
     if option in CALLABLES and value is not None and not callable(value):
@@ -215,6 +237,20 @@ def texts(name: str, given: Sequence[str]) -> list[str] | None:
     if isinstance(given, str | bytes) or not all(isinstance(each, str) for each in given):
         raise LocalProtocolError(f"{name}: give a list of texts, such as [{EXAMPLES[name]!r}]")
     return list(given) or None
+
+
+def queue_limit(queue_bytes_max: int) -> int:
+    """Returns the bytes that may wait for a consumer.
+
+    Raises:
+        LocalProtocolError: there are none.
+    """
+    if queue_bytes_max < 1:
+        raise LocalProtocolError(
+            f"queue_bytes_max is {queue_bytes_max}: give the bytes that may wait for the consumer, "
+            "at least 1"
+        )
+    return queue_bytes_max
 
 
 def sample_every(sampling_ratio: float) -> int:

@@ -50,8 +50,10 @@ class ClientLifecycle:
     async def connect(self) -> None:
         """Connects and logs on, with the errors of `Client.connect`."""
         runtime = self._runtime
-        if runtime.loop is not None:
-            raise LocalProtocolError(f"client {runtime.name} was started before: make a new one")
+        if runtime.loop is not None or runtime.machine.state is ClientState.ENDED:
+            raise LocalProtocolError(
+                f"client {runtime.name} was started or closed before: make a new one"
+            )
         self._claim_store()
         runtime.loop = asyncio.get_running_loop()
         runtime.connected = runtime.loop.create_future()

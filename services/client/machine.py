@@ -151,6 +151,11 @@ class ClientOptions:
             raise ConfigurationError(
                 f"{where}: failover is {self.failover!r}: give 'safe' or 'any'"
             )
+        if self.pause_min_ms > self.pause_max_ms:
+            raise ConfigurationError(
+                f"{where}: pause_min_ms is {self.pause_min_ms} and pause_max_ms "
+                f"{self.pause_max_ms}: give a longest pause that is not below the shortest"
+            )
         for name in ("user_id", "password"):
             value = getattr(self, name)
             if not isinstance(value, str):
@@ -626,7 +631,15 @@ class ClientMachine:
 
     def trust(self, instance: str) -> None:
         """Marks an instance as safe, see `ServerChooser.trust`; also holds for later clients with
-        this store."""
+        this store.
+
+        Raises:
+            TypeError: it is no name.
+        """
+        if not isinstance(instance, str):
+            raise TypeError(
+                f"trust(): instance is of type {type(instance).__name__}: give an instance's name"
+            )
         self.chooser.trust(instance)
         self._remember()
 

@@ -277,7 +277,10 @@ class ClientRuntime:
 
     async def shut_down(self) -> None:
         """Ends the connection, the timers and all waiting calls, and flushes the stores."""
-        if self.machine.state is not ClientState.ENDED:
+        if self.loop is None:
+            # It was never connected: there is nothing to end but its state.
+            self.machine.step(ClientStopped(), 0.0)
+        elif self.machine.state is not ClientState.ENDED:
             self.step(ClientStopped())
         if self._timer is not None:
             self._timer.cancel()
@@ -331,8 +334,15 @@ class ClientRuntime:
         Raises:
             CommandFailed: the server refused it.
             ConnectionLost: no server answered; the command may have been performed.
+            LocalProtocolError: a value cannot be sent; nothing was.
         """
         loop = self.own_loop()
+        try:
+            encode_front(header, len(body))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise LocalProtocolError(
+                f"a value of the command {header['c']} cannot be sent: {error}"
+            ) from None
         self._asked_number = number = self._asked_number + 1
         answered = self._commanding[number] = loop.create_future()
         try:

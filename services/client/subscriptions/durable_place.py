@@ -17,6 +17,7 @@ from raylay.services.client.subscriptions.subscription_state import position_of
 from raylay.services.errors import ConnectionLost, LocalProtocolError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.protocol.client.reader_command import EXPIRES_S_MAX
 
 
 class DurableTerms(NamedTuple):
@@ -40,11 +41,17 @@ class DurableTerms(NamedTuple):
         """Checks the terms before any instance is asked.
 
         Raises:
-            LocalProtocolError: the name is none, or the bookmark is a range with an end.
+            LocalProtocolError: the name is none, the time out of range, or the bookmark a range
+                with an end.
         """
         if not isinstance(self.name, str) or not self.name.isprintable() or not self.name:
             raise LocalProtocolError(
                 f"durable={self.name!r}: give the place a name of printable characters"
+            )
+        if not 1 <= self.expires_s <= EXPIRES_S_MAX:
+            raise LocalProtocolError(
+                f"durable subscription {self.name!r}: durable_expires_s is {self.expires_s}: give "
+                f"whole seconds, from 1 to {EXPIRES_S_MAX}"
             )
         if bookmark and position_of(bookmark).bounded:
             raise LocalProtocolError(

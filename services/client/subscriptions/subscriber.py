@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from raylay.services.client.arguments import remembered_as
+from raylay.services.client.arguments import queue_limit, remembered_as
 from raylay.services.client.body_decoder import body_decoder
 from raylay.services.client.events import (
     PauseWanted,
@@ -15,6 +15,7 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
+from raylay.services.client.keywords import shown_value
 from raylay.services.client.runtime import ClientRuntime
 from raylay.services.client.subscriptions.queries import (
     PendingQuery,
@@ -119,7 +120,7 @@ class Subscriber:
         remembers = bool(state.bookmark) and runtime.bookmark_store is not None and ended is None
         subscription = Subscription(
             state,
-            queue_bytes_max,
+            queue_limit(queue_bytes_max),
             runtime.congestion_changed,
             partial(self._unsubscribe_durable, ended) if ended else self.unsubscribe,
             runtime.bookmarks_changed if remembers else None,
@@ -143,7 +144,7 @@ class Subscriber:
         query = PendingQuery(self._new_id("query"), topic, message_type, options)
         made: SowQuery = SowQuery(
             query,
-            queue_bytes_max,
+            queue_limit(queue_bytes_max),
             self._runtime.congestion_changed,
             self.unsubscribe,
             partial(self._begin, timeout_s=timeout_s),
@@ -161,7 +162,7 @@ class Subscriber:
         """Begins a subscription that begins with a query; raises as `Client.sow_and_subscribe`."""
         runtime = self._runtime
         taken = runtime.tell_tracer if runtime.tracer is not None else None
-        shell = queue_bytes_max, runtime.congestion_changed, self.unsubscribe
+        shell = queue_limit(queue_bytes_max), runtime.congestion_changed, self.unsubscribe
         subscription: Subscription
         if isinstance(asked, QueryReplay):
             changed = None if runtime.bookmark_store is None else runtime.bookmarks_changed
@@ -230,5 +231,15 @@ class Subscriber:
 
 
 def _names(subscriptions: Sequence[Subscription]) -> tuple[str, ...]:
-    """Returns the ids of the subscriptions, each once."""
+    """Returns the ids of the subscriptions, each once.
+
+    Raises:
+        TypeError: one is no subscription.
+    """
+    for each in subscriptions:
+        if not isinstance(each, Subscription):
+            raise TypeError(
+                f"{shown_value(each)} is of type {type(each).__name__}: give what `subscribe` "
+                "returned"
+            )
     return tuple(dict.fromkeys(subscription.id for subscription in subscriptions))

@@ -171,7 +171,7 @@ class Subscription(Generic[Value]):
                 if self._error is not None:
                     raise self._error
                 return None
-            assert self._waiter is None, "one consumer a subscription"
+            _check_unread(self)
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -381,9 +381,10 @@ class Merged:
             await self._until_woken()
 
     async def _until_woken(self) -> None:
+        for subscription in self._subscriptions:
+            _check_unread(subscription)
         waiter = asyncio.get_running_loop().create_future()
         for subscription in self._subscriptions:
-            assert subscription._waiter is None, "one consumer a subscription"
             subscription._waiter = waiter
         try:
             await waiter
@@ -431,3 +432,12 @@ class Merged:
         self._current = self._messages = None
         for subscription in self._subscriptions:
             subscription.unsubscribe()
+
+
+def _check_unread(subscription: Subscription[Any]) -> None:
+    """Raises LocalProtocolError where another task waits for messages of the subscription."""
+    if subscription._waiter is not None:
+        raise LocalProtocolError(
+            f"another task waits for messages of subscription {subscription.id} on "
+            f"{subscription.topic!r}: let one task read, or subscribe once for each"
+        )

@@ -237,7 +237,10 @@ def _read_id(header: Header) -> str:
     found = read_text(header, "sub")
     if not 1 <= len(found.encode("utf-8", "surrogatepass")) <= SUBSCRIPTION_ID_BYTES_MAX:
         what = "a query id" if header["c"] == "sow" else "a subscription id"
-        raise BadValue("bad_command", f"{header['c']} needs {what} `sub`")
+        raise BadValue(
+            "bad_command",
+            f"{header['c']} needs {what} `sub` of 1 to {SUBSCRIPTION_ID_BYTES_MAX} bytes",
+        )
     return found
 
 

@@ -17,6 +17,7 @@ from raylay.services.client import Client, Server, SyncClient
 from raylay.services.client.arguments import NUMBERS
 from raylay.services.client.events import WaitingForServer
 from raylay.services.errors import ConfigurationError, ConnectionLost
+from raylay.storage.stores import MemoryPublishStore
 
 FORM = "is not of the form host:port or unix:path"
 GIVE = "give 'host:port', a Server, or a mapping with address"
@@ -62,6 +63,12 @@ GIVE = "give 'host:port', a Server, or a mapping with address"
         ({"sampling_ratio": "all"}, "sampling_ratio is 'all': give a number, from 0 to 1"),
         ({"group": None}, "group is None: give a text, or leave it out"),
         ({"allow_other_groups": "false"}, "allow_other_groups is 'false': give True or False"),
+        ({"group": "\ud800"}, "group is '\\ud800': give a text, or leave it out"),
+        ({"pause_min_ms": 100, "pause_max_ms": 1}, "pause_min_ms is 100 and pause_max_ms 1: give"),
+        ({"tracer": 5}, "tracer is 5: give a ClientTracer, or leave it out"),
+        ({"publish_store": 5}, "publish_store is 5: give an LmdbPublishStore"),
+        ({"publish_store": MemoryPublishStore}, "give an LmdbPublishStore or a MemoryPublishStore"),
+        ({"bookmark_store": {}}, "bookmark_store is {}: give an LmdbBookmarkStore, or leave it"),
         ({"on_event": "print"}, "on_event is 'print': give a function, or leave it out"),
     ],
 )
@@ -78,6 +85,11 @@ def test_a_name_that_is_none_is_refused(name: Any) -> None:
         Client(name, ["h:1"])
     with pytest.raises(ConfigurationError, match="the name must be a text"):
         Client(name=name, servers=["h:1"])
+
+
+def test_a_name_without_utf_8_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"client '.ud800': the name has no form in UTF-8"):
+        Client("\ud800", ["h:1"])
 
 
 def test_every_number_of_a_client_has_a_rule() -> None:

@@ -1358,3 +1358,73 @@ async def test_a_cancellation_that_comes_with_the_answer_is_one() -> None:
         with pytest.raises(asyncio.CancelledError):
             await waiting
     await server.stop()
+
+
+@run
+async def test_a_client_that_was_never_connected_is_closed_without_an_error() -> None:
+    server = await FakeServer().start()
+    client = client_of(server)
+    await client.close()
+    assert client.status == "not connected (ended)"
+    await client.close()
+    with pytest.raises(LocalProtocolError, match="was started or closed before: make a new one"):
+        await client.connect()
+    await server.stop()
+
+
+@run
+async def test_what_is_no_value_of_a_command_or_subscription_is_refused_by_name() -> None:
+    server = await FakeServer().start()
+    no_one: Any = 5
+    text: Any = "s"
+    async with client_of(server) as client:
+        refused: list[tuple[Any, type[Exception], str]] = [
+            (client.pause(no_one), TypeError, "5 is of type int: give what `subscribe` returned"),
+            (client.resume(text), TypeError, "'s' is of type str: give what"),
+            (client.readers.place("\ud800"), LocalProtocolError, "of the command reader cannot be"),
+            (client.queue_status("\ud800"), LocalProtocolError, "surrogates not allowed"),
+            (client.subscribe("t", queue_bytes_max=0), LocalProtocolError, "max is 0: give the"),
+            (
+                client.sow_and_subscribe("t", queue_bytes_max=-1),
+                LocalProtocolError,
+                "queue_bytes_max is -1: give the bytes that may wait",
+            ),
+            (
+                client.subscribe("t", durable="d", durable_expires_s=-1),
+                LocalProtocolError,
+                "durable subscription 'd': durable_expires_s is -1: give whole seconds, from 1 to",
+            ),
+        ]
+        for call, error, words in refused:
+            with pytest.raises(error, match=words):
+                await call
+        with pytest.raises(LocalProtocolError, match="queue_bytes_max is 0"):
+            client.sow("t", queue_bytes_max=0)
+        with pytest.raises(TypeError, match="instance is of type int: give an instance's name"):
+            client.trust(no_one)
+        assert not client.machine.subscriptions
+    assert not server.session.commands("subscribe") and not server.session.commands("reader")
+    await server.stop()
+
+
+@run
+async def test_a_second_task_that_reads_a_subscription_is_told_and_the_first_goes_on() -> None:
+    server = await FakeServer().start()
+    server.auto_ack = True
+    async with client_of(server) as client:
+        subscription = await client.subscribe("t")
+        first = asyncio.ensure_future(subscription.next_batch())
+        await asyncio.sleep(0)
+        with pytest.raises(LocalProtocolError, match="another task waits for messages of subscr"):
+            await subscription.next_batch()
+        with pytest.raises(
+            LocalProtocolError, match=f"{subscription.id} on 't': let one task read"
+        ):
+            await Merged(subscription).next_batch()
+        await client.publish("t", b"x")
+        await client.flush()
+        [(_, payload)] = [frame for frame in server.session.frames if frame[0]["c"] == "pb"]
+        server.session.deliver(subscription.id, payload)
+        batch = await first
+        assert batch is not None and batch.count == 1
+    await server.stop()
