@@ -193,7 +193,7 @@ def start_server(claim: Claim, start: list[Any], load: Callable[[], None]) -> No
     if not has_job:
         load()
     raylet = os.getppid()
-    # Else the raylet has ended, and it would watch what took its children over: an init, for good.
+    # Otherwise the raylet has ended, and the server would watch an init, which never ends.
     is_child = raylet != 1 and os.environ.get(RAYLET_VARIABLE, str(raylet)) == str(raylet)
     try:
         try:

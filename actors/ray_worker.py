@@ -155,7 +155,7 @@ def main() -> None:
     prepare()
     found = importlib.util.find_spec(RAY_PROGRAM)
     assert found is not None and found.origin is not None
-    # As if Python had been given Ray's file.
+    # The program sees what it would see if Python had been started with Ray's file.
     sys.argv[0] = found.origin
     if not sys.flags.safe_path:
         sys.path[0] = found.origin.rpartition("/")[0]

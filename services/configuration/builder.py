@@ -65,7 +65,7 @@ class FabricBuilder:
             "queues",
             "actions",
         ):
-            # Of a text it would be the letters: the model refuses it.
+            # A text would become a tuple of its letters; the model refuses a text.
             if key in given and not isinstance(given[key], str | Mapping):
                 given[key] = tuple(given[key])
         self._instances: dict[str, dict[str, Any]] = {}

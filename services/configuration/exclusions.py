@@ -59,7 +59,7 @@ def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
             found[link] = frozenset(destination.exclude_validation)
             continue
         automatic.add(link)
-        # Without targets it waits for another fabric's, which then replicates to it.
+        # A link without targets waits for another fabric's instance, which then replicates to it.
         is_one_way = bool(targets[link]) and not any(
             (target, instance.name) in ways or ":" in target for target in targets[link]
         )

@@ -102,8 +102,8 @@ def _queued(
     own = instance.queues
     if not _takes(settings, instance):
         return own
-    # From the beginning of its log: an instance that lost its disk gets that back before its queue
-    # is there, and what it had taken from publishers with it.
+    # The queue begins with the log: an instance that lost its disk gets its log back before the
+    # queue is there, and with it the messages that it had taken from publishers.
     added = QueueSettings.model_validate(
         {
             "name": "drill",

@@ -109,7 +109,7 @@ def file_schema() -> dict[str, Any]:
 def _described(found: JsonSchemaValue, owner: type) -> JsonSchemaValue:
     """Adds the descriptions of the fields of a class to its schema."""
     if "properties" not in found and "additionalProperties" in found:
-        # Of a section that may be written in short pydantic closes all forms.
+        # Where a section also has a short form, pydantic closes all forms.
         closed = found.pop("additionalProperties")
         for each in found.get("anyOf", ()):
             if "properties" in each:

@@ -62,7 +62,7 @@ class Watcher:
 
     def _look(self, name: str) -> None:
         first = self._first.get(name, {})
-        # By its number, as the instance's clock may be set back.
+        # Events are found by their numbers, because the instance's clock may be set back.
         pid, number = int(first.get("pid") or 0), int(first.get("last_event") or 0)
         while True:
             last = self._over.is_set()

@@ -66,7 +66,7 @@ def journal_place(path: Path, archive: Path | None) -> JournalSelection:
         what = "is no directory and no segment's file" if path.exists() else "does not exist"
         raise ConfigurationError(f"{path} {what}")
     directory = path
-    # Without the archive: an archived segment says nothing about which directory this is.
+    # The archive is left out, because its segments do not show which directory this is.
     if not list_segments(path, None) and (path / "journal").is_dir():
         directory = path / "journal"
     if not list_segments(directory, archive):

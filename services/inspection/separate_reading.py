@@ -141,7 +141,7 @@ def _serve(rows: Callable[[], Iterator[Row]], descriptor: int, name: str) -> Non
         _write(descriptor, waiting)
         code = 0
     finally:
-        # Without the exit handlers: they would flush the parent's buffers a second time.
+        # `_exit` skips the exit handlers, which would flush the parent's buffers a second time.
         os._exit(code)
 
 

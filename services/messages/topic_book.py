@@ -186,7 +186,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         refusal = _no_text(*key)
         state = next((state for rules, state in self._stateful if rules[key]), None)
         if refusal:
-            # Not kept, because the publish is refused, and so is the next one.
+            # The entry is not kept, because each such publish is refused.
             return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()

@@ -135,8 +135,8 @@ class TopicPattern:
             return False
         if self._is_text:
             return True
-        # As bytes: with a str, the wrapper would count characters up to the match. A body may have
-        # bytes that are no UTF-8.
+        # The search takes bytes: for a str, the wrapper would count the characters up to the match.
+        # The text may have bytes that are no UTF-8.
         data = topic.encode("utf-8", "surrogateescape")
         if self._search(data) is None:
             return False

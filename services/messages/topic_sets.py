@@ -88,7 +88,7 @@ def shapes(rule: str) -> tuple[TopicShape, ...] | None:
 def _alternatives(rule: str) -> list[str]:
     grouped = _GROUPED.fullmatch(rule.replace("\\(", "\\\0").replace("\\|", "\\\1"))
     if grouped is None:
-        # With a parenthesis left, none of the alternatives is simple.
+        # If a parenthesis is left, no alternative is simple.
         return [rule] if "(" in rule or "\\|" in rule else rule.split("|")
     before, inside, behind = grouped.groups()
     return [

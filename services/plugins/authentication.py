@@ -111,7 +111,7 @@ class PasswordAuthentication:
             "until that is mended, the passwords of the last reading hold",
         )
         self._hasher = hasher()
-        # For an unknown name, as much is computed as for a known one.
+        # An unknown name costs as much time as a known one.
         self._nobody = self._hasher.hash(os.urandom(16).hex())
         self._hashes: dict[str, str] = {}
         self._turns = LogonTurns(HASHES_AT_ONCE, HASHES_WAITING_MAX)

@@ -135,7 +135,7 @@ class ExpiryWarnings:
             before = min(self._warned.get(key, NEVER), warned.get(key, NEVER))
             if days < before:
                 found.append(each)
-            # Of a clock that is set back nothing is warned of twice.
+            # A clock that is set back causes no second warning.
             warned[key] = min(days, before)
         self._warned = warned
         return found

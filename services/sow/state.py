@@ -452,7 +452,7 @@ class SowState:
             self._set_tombstone(key, Tombstone(txid, now_us, by, *brought))
         if previous is None:
             if by is not None and self.rules.window_us and self._newest(key) is not None:
-                # In a copy, the versions came with it, and the record was deleted since.
+                # A copy brought the versions along, and the record has been deleted since.
                 stamp_us, publisher, sequence = by
                 self._add_version(
                     SowRecord(key, txid, publisher, sequence, now_us, NEVER, None, stamp_us)

@@ -133,8 +133,8 @@ class SowTopic:
             self._rule = KeyRule(definition.name, definition.keys, definition.key_domain)
         pattern = definition.pattern
         self._fitting = TopicPattern(pattern) if pattern else None
-        # As with subscriptions: a pattern that matches everything does not mean the topics of
-        # drills. Events are kept only by their own names.
+        # A pattern that matches everything leaves the topics of drills out, as a subscription
+        # does. Events are kept only by their own names.
         self._reserved = pattern.lstrip("^").startswith(RESERVED)
 
     @property

@@ -116,7 +116,7 @@ def check(members: Sequence[TopologyMember]) -> CheckResult:
     found += _per_topic(checked.surveys, _down)
     found += _per_topic(checked.surveys, _failover)
     found += _per_topic(checked.surveys, _stranded)
-    # Where something does not arrive at all, what comes late is no use to tell.
+    # A late message is reported only where every message arrives.
     found += _per_topic([s for s in checked.surveys if _arrives(s)], _late)
     for rule in (_alone, _differing, _pass_through, _overlap):
         found += rule(checked.members)

@@ -181,7 +181,7 @@ def _new(
     for target in bits(wanted):
         other = routes.members[target]
         mates = routes.group_mask[routes.group_of[target]]
-        # From its own group first, then from where it is published, then from elsewhere.
+        # Instances of its own group come first, then those that messages are published at.
         order = [*bits(certain & mates), *publishers, *bits(has & mates), *bits(certain)]
         for at in dict.fromkeys(order):
             member = routes.members[at]

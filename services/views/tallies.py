@@ -286,7 +286,7 @@ class OrderTally:
     def _shown(self, number: int | float) -> int | float:
         """Returns a number as it is shown: which of two equal ones, 5 or 5.0, is found depends on
         the order of changes, so that the type is that of all numbers together."""
-        # Of 0 and 0.0, either may be left when the other is retracted.
+        # Either of 0 and 0.0 may be left when the other one is retracted.
         return _as_double(number) if self._doubles else int(number)
 
 

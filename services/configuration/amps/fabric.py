@@ -88,7 +88,7 @@ def fabric_of(
         builder = FabricBuilder(
             name or _name(documents),
             topics=_topics(documents),
-            # As documented: where no Authentication is named, anybody is let in.
+            # By the documentation, everybody may log on where no Authentication is named.
             unauthenticated="allowed",
         )
     except ConfigurationError as error:
@@ -289,7 +289,7 @@ def _capacity(limits: Capacity) -> dict[str, Any]:
         for field, (name, value) in values.items()
         if field in limits.model_fields_set
         and value is not None
-        # As the default is, so that a file with its defaults filled in says the same.
+        # A default is left out, so that a file with its defaults filled in gives the same.
         and not (field == "client_capacity_percent_max" and percent == default)
     }
 

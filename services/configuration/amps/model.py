@@ -429,7 +429,7 @@ class LogTargetStanza(Stanza):
                 folder, name = ".", self.file_name
             found |= {"directory": folder or slash or ".", "file_name": name}
         if self.rotation_bytes is not None:
-            # As documented: files that are rotated are the operator's to remove.
+            # The documentation leaves the removal of rotated files to the operator.
             found |= {"rotation_bytes": self.rotation_bytes, "kept_bytes": 0}
         return found
 

@@ -355,7 +355,7 @@ class _ExpatReader:
         self._stack.append(Element(tag, here, attributes=made))
 
     def _characters(self, text: str) -> None:
-        # Where text begins; what matters of it may begin lines later.
+        # The line is that of the first character that is no white space.
         line = self._parser.CurrentLineNumber
         line += text[: len(text) - len(text.lstrip())].count("\n")
         self._text.append((f"{self._path}:{line}", text))

@@ -39,7 +39,7 @@ def checked_body(found: Any) -> bytes:
 
 def _fields(found: dict[Any, Any], depth_max: int) -> Tree:
     fields: Tree = {}
-    # Of `dict` itself: a subclass may have methods of its own.
+    # The method of `dict` itself is called, because a subclass may have its own.
     for name, value in dict.items(found):
         if not isinstance(name, str):
             raise WrongResult(f"a field has a name of type {type(name).__name__}, not of str")

@@ -246,7 +246,7 @@ class Filters(Generic[Message]):
         group.head = head = (order, group.number, group)
         heappush(self._heads, head)
         if len(self._heads) > FOUND_MAX and len(self._heads) > 4 * len(self._by_text):
-            # In its place: who works on the heads has the list in hand.
+            # The list stays the same object, because a caller works on it.
             self._heads[:] = [each for each in self._heads if each[2].head is each]
             heapify(self._heads)
 
@@ -375,7 +375,7 @@ class Filters(Generic[Message]):
             kept.groups.update(left.groups)
             kept.searching.update(left.searching)
             kept.looked = more.looked
-            # Where it is queued, it is passed over.
+            # A cohort without groups is passed over where it is queued.
             left.groups, left.searching = {}, {}
             cohorts[i : i + 2] = [kept]
 

@@ -127,7 +127,7 @@ def _cut(tree: Tree, node: _Node, is_sent: bool) -> Tree:
 def _named(tree: Tree, node: _Node) -> Tree:
     found: Tree = {}
     fields = node.fields
-    # In the order of the message.
+    # The fields have the order of the message.
     for name in fields if len(fields) == 1 else [each for each in tree if each in fields]:
         if name in tree:
             said = fields[name]
