@@ -52,8 +52,12 @@ def connections(
     with controlled(fabric, http) as attached:
         before, began_s = attached.status()["instances"], time.monotonic()
         time.sleep(RATE_S)
-        found = attached.status()
-        rows = connection_rows(before, found["instances"], time.monotonic() - began_s)
+        # One that did not answer is not waited for twice.
+        told = [each["name"] for each in before if "connections" in each]
+        found = attached.status(told)
+        later = {each["name"]: each for each in found["instances"]}
+        found["instances"] = [later.get(each["name"], each) for each in before]
+        rows = connection_rows(before, later.values(), time.monotonic() - began_s)
     if as_json:
         for row in rows:
             echo_json(row)

@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from concurrent.futures import Future, wait
+from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
@@ -67,3 +68,40 @@ def answers(
         if error is not None:
             raise error
         yield each, answer  # type: ignore[misc]  # None only where it is the answer
+
+
+class RepeatedAsk(Generic[Key, Answer]):
+    """Asks many again and again, such as for their latest events. One that was late once is not
+    waited for any more: each round takes its answer if that has come, and asks it only then again.
+
+    Args:
+        ask: function that asks one of them, in a thread.
+        timeout_s: time, in seconds, that those have together that a round asks.
+    """
+
+    def __init__(self, ask: Callable[[Key], Answer], timeout_s: float) -> None:
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._pending: dict[Key, Future[Answer]] = {}
+        self._late: set[Key] = set()
+
+    def round(self, asked: Iterable[Key]) -> dict[Key, Answer]:
+        """Returns the answers that have come by the end of a round. Raises the error of the first
+        one that `ask` failed for."""
+        begun = {each: self._begin(each) for each in asked if each not in self._pending}
+        wait([future for each, future in begun.items() if each not in self._late], self._timeout_s)
+        done = [each for each, future in self._pending.items() if future.done()]
+        self._late |= begun.keys() - set(done)
+        return {each: self._pending.pop(each).result() for each in done}
+
+    def _begin(self, each: Key) -> Future[Answer]:
+        future = self._pending[each] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(self._ask(each))
+            except BaseException as error:  # It is raised where the answers are awaited.
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="raylay-ask", daemon=True).start()
+        return future

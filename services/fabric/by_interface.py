@@ -21,7 +21,7 @@ from raylay.services.admin.actions import BY_HTTP, action_of, body_of, read_opti
 from raylay.services.client.credentials import credentials, tls_settings
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.ask_all import ask_all
+from raylay.services.fabric.ask_all import RepeatedAsk, ask_all
 from raylay.services.fabric.cluster.ray_access import STATUS_TIMEOUT_S, HeadSilent
 from raylay.services.fabric.event_follower import EventAnswer, EventCursors, follow_events
 from raylay.services.fabric.interface_client import (
@@ -191,10 +191,16 @@ class InterfaceFabric:
     ) -> Iterator[dict[str, Any]]:
         """Yields the events of all instances, oldest first; see `Fabric.events`."""
         names = self.names()
+        # Set by each look before the threads that read it begin.
+        known = EventCursors()
+        asking: RepeatedAsk[str, EventAnswer | None] = RepeatedAsk(
+            lambda name: self._events_of(name, known), STATUS_TIMEOUT_S
+        )
 
         def look(cursors: EventCursors) -> list[EventAnswer]:
-            found = ask_all(names, lambda name: self._events_of(name, cursors), STATUS_TIMEOUT_S)
-            return [answer for answer in found.values() if answer is not None]
+            nonlocal known
+            known = cursors
+            return [answer for answer in asking.round(names).values() if answer is not None]
 
         return follow_events(look, follow=follow, after_us=after_us, stop=stop)
 
@@ -208,7 +214,9 @@ class InterfaceFabric:
 
     def _events_behind(self, name: str, number: int) -> EventAnswer | None:
         try:
-            found = self._get(name, f"raylay/status.json?events_after={number}", STATUS_TIMEOUT_S)
+            # Longer than it is waited for: an answer that is late is taken by a later look.
+            path = f"raylay/status.json?events_after={number}"
+            found = self._get(name, path, 2 * STATUS_TIMEOUT_S)
         except FabricError:
             return None
         if not isinstance(found, dict):
@@ -334,7 +342,7 @@ def reach(
             be read.
     """
     if addresses:
-        fabric = named_interfaces(addresses)
+        fabric = named_interfaces(addresses, tell)
         tell(f"over the administrator's interface at {', '.join(addresses)}")
         yield fabric
         return
@@ -464,37 +472,54 @@ def _context_of_environment(address: str) -> ssl.SSLContext | None:
     )
 
 
-def named_interfaces(addresses: Sequence[str]) -> InterfaceFabric:
+def named_interfaces(
+    addresses: Sequence[str], tell: Callable[[str], None] = lambda text: None
+) -> InterfaceFabric:
     """Returns the instances at these addresses, and those whose interfaces one of them knows.
 
+    Args:
+        tell: function that is called with a sentence for each address that does not answer, where
+            another one does.
+
     Raises:
-        FabricError: an interface does not answer.
+        FabricError: no interface answers; or something else does.
         ConfigurationError: an address is not valid.
     """
     caller = caller_of_environment()
     clients = [InterfaceClient(each, caller, _context_of_environment(each)) for each in addresses]
     found: dict[str, InterfaceClient] = {}
+    errors: list[FabricError] = []
     answers = ask_all(clients, _name_at, STATUS_TIMEOUT_S)
     for client in clients:
-        if client not in answers:
-            raise InterfaceSilent(
-                f"the administrator's interface at {client.url} does not answer: nothing within "
-                f"{STATUS_TIMEOUT_S:g} s"
-            )
-        told = answers[client]
+        told = answers.get(client) or InterfaceSilent(
+            f"the administrator's interface at {client.url} does not answer: nothing within "
+            f"{STATUS_TIMEOUT_S:g} s"
+        )
+        if isinstance(told, FabricError):
+            errors.append(told)
+            continue
         try:
             found[str(told["amps"]["instance"]["name"])] = client
         except (KeyError, TypeError):
             raise FabricError(f"{client.url} is no administrator's interface") from None
+    if not found:
+        raise errors[0]
+    for error in errors:
+        tell(str(error))
     name, peers = "", []
+    first = next(iter(found.values()))
     with suppress(FabricError, KeyError, TypeError):  # of an instance that knows no peers
-        view = clients[0].get("/raylay/fabric.json", STATUS_TIMEOUT_S)
+        view = first.get("/raylay/fabric.json", STATUS_TIMEOUT_S)
         name, peers = str(view["fabric"]), [str(each["name"]) for each in view["instances"]]
-    return InterfaceFabric(name, found, peers_of=clients[0], peers=peers)
+    return InterfaceFabric(name, found, peers_of=first, peers=peers)
 
 
 def _name_at(client: InterfaceClient) -> Any:
-    return client.get("/amps/instance/name.json", STATUS_TIMEOUT_S)
+    """Returns the document with an instance's name, or the error that it does not answer."""
+    try:
+        return client.get("/amps/instance/name.json", STATUS_TIMEOUT_S)
+    except FabricError as error:
+        return error
 
 
 def caller_of_environment() -> Caller:

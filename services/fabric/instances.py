@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 from raylay.services.config.instance import INSTANCE_FILE
@@ -355,22 +354,33 @@ class InstanceHandles:
         settings, _ = self._handle.known()
         ray = ray_module()
 
+        pending: dict[str, tuple[str, Any]] = {}
+
         def look(cursors: EventCursors) -> list[EventAnswer]:
-            asked: list[tuple[str, str, Any]] = []
+            begun: list[Any] = []
             for instance in settings.instances:
+                if instance.name in pending:
+                    continue  # It was late, and is waited for once.
                 actor = self._handle.actor(instance.name)
                 if actor is None:
                     continue
                 process = str(actor_state(actor).get("pid") or 0)
                 number = cursors.number_for(instance.name, process)
-                asked.append((instance.name, process, actor.events.remote(number)))
-            refs = [ref for _, _, ref in asked]
-            if refs:
-                ray.wait(refs, num_returns=len(refs), timeout=STATUS_TIMEOUT_S)
+                begun.append(actor.events.remote(number))
+                pending[instance.name] = process, begun[-1]
+            if begun:
+                ray.wait(begun, num_returns=len(begun), timeout=STATUS_TIMEOUT_S)
             found: list[EventAnswer] = []
-            for name, process, ref in asked:
-                with suppress(ray.exceptions.RayError):
-                    found.append(EventAnswer(name, process, ray.get(ref, timeout=0)))
+            for name, (process, ref) in [*pending.items()]:
+                try:
+                    events = ray.get(ref, timeout=0)
+                except ray.exceptions.GetTimeoutError:
+                    continue
+                except ray.exceptions.RayError:
+                    events = []
+                del pending[name]
+                if events:
+                    found.append(EventAnswer(name, process, events))
             return found
 
         return follow_events(look, follow=follow, after_us=after_us, stop=stop)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
@@ -43,6 +43,7 @@ class Attached:
     """A fabric of three instances, of which the last one does not answer."""
 
     looks = 0
+    asked: ClassVar[list[Collection[str] | None]] = []
     told: list[tuple[str, str, str]]
     first: dict[str, list[dict[str, Any]]]
     later: dict[str, list[dict[str, Any]]]
@@ -57,7 +58,8 @@ class Attached:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def status(self) -> dict[str, Any]:
+    def status(self, only: Collection[str] | None = None) -> dict[str, Any]:
+        Attached.asked.append(only)
         rows = self.later if self.looks else self.first
         Attached.looks += 1
         return {
@@ -94,6 +96,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(Fabric, "attach", Attached)
     monkeypatch.setattr(clients, "RATE_S", 0.0)
     Attached.looks, Attached.told, Attached.consumers = 0, [], {}
+    Attached.asked.clear()
     Attached.first = Attached.later = {
         "here-1": [connection(1, "desk"), connection(2, "feed")],
         "here-2": [connection(1, "screen"), connection(9, "feed")],
@@ -165,6 +168,12 @@ def test_the_tables_fit_80_columns(
 def test_without_a_client_that_is_said() -> None:
     Attached.first = Attached.later = {}
     assert raylay("connections").stdout == "no client is connected to fabric orders\n"
+
+
+def test_connections_wait_once_for_an_instance_that_is_silent() -> None:
+    shown = raylay("connections")
+    assert shown.exit_code == 0 and f"raylay: {NAMES[2]} does not tell" in shown.stderr
+    assert Attached.asked == [None, [*NAMES[:2]]]
 
 
 def test_consumers_are_shown_with_what_they_hold() -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from raylay.services.fabric.ask_all import answers, ask_all
+from raylay.services.fabric.ask_all import RepeatedAsk, answers, ask_all
 
 
 def test_all_are_asked_at_once_and_told_in_order() -> None:
@@ -57,3 +57,32 @@ def test_an_error_is_raised_where_the_answers_are_awaited() -> None:
 
     with pytest.raises(ValueError, match="A cannot be asked"):
         ask_all(["A"], ask, 60.0)
+
+
+def test_one_that_is_late_is_waited_for_once_and_its_answer_is_taken_later() -> None:
+    ended = threading.Event()
+    asked: list[str] = []
+
+    def ask(name: str) -> int:
+        asked.append(name)
+        if name == "late" and not ended.is_set():
+            assert ended.wait(60)
+        return len(asked)
+
+    asking = RepeatedAsk(ask, 0.2)
+    assert [*asking.round(["late", "here"])] == ["here"]
+    asking_at_length = RepeatedAsk(ask, 60.0)
+    asking_at_length._pending, asking_at_length._late = asking._pending, asking._late
+    assert [*asking_at_length.round(["late", "here"])] == ["here"], "the other is not waited for"
+    assert asked.count("late") == 1, "it is not asked a second time"
+    ended.set()
+    asking_at_length._pending["late"].result(60)
+    assert {*asking_at_length.round(["late"])} == {"late"}
+
+
+def test_an_error_of_a_round_is_raised() -> None:
+    def ask(name: str) -> int:
+        raise ValueError(f"{name} cannot be asked")
+
+    with pytest.raises(ValueError, match="A cannot be asked"):
+        RepeatedAsk(ask, 60.0).round(["A"])

@@ -230,6 +230,22 @@ def test_many_silent_instances_cost_the_time_of_one(monkeypatch: pytest.MonkeyPa
     assert all("not answer" in each["reason"] for each in found_of_all)
 
 
+def test_a_named_interface_that_is_silent_keeps_no_other_from_being_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(by_interface, "STATUS_TIMEOUT_S", 2.0)
+    told: list[str] = []
+    name = {"amps": {"instance": {"name": "A-1"}}}
+    with silent_server() as silent, serving(**{"/amps/instance/name.json": name}) as at:
+        deaf = f"127.0.0.1:{silent.getsockname()[1]}"
+        found = named_interfaces([deaf, at.address], told.append)
+        assert found.names() == ["A-1"] and found.interfaces()[0].url == f"http://{at.address}"
+        with pytest.raises(FabricError, match="does not answer"):
+            named_interfaces([deaf])
+    (line,) = told
+    assert f"http://{deaf} does not answer" in line
+
+
 def test_an_action_is_posted_to_its_path() -> None:
     path = "/amps/administrator/replication/A-2/downgrade"
     with serving(**{path: {"done": "downgrade", "result": None}}) as at:
