@@ -69,7 +69,11 @@ from raylay.services.client.messages import (
     latest_origin_time_us,
 )
 from raylay.services.client.pending_commands import PendingCommands
-from raylay.services.client.publishing.outbox import BAD_RECORD, CLOCK_AHEAD_US_MAX, PublishOutbox
+from raylay.services.client.publishing.outbox import (
+    CLOCK_AHEAD_US_MAX,
+    RECORDS_REFUSED,
+    PublishOutbox,
+)
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.subscription_registry import SubscriptionRegistry
 from raylay.services.errors import (
@@ -664,7 +668,9 @@ class ClientMachine:
             # Reconnecting would end the other client's connection, which would then do the same.
             self._fail(self._refusal(reason, text), effects)
             return
-        refused = self.outbox.refuse_unreadable(effects) if reason == BAD_RECORD else 0
+        refused = 0
+        if reason in RECORDS_REFUSED:
+            refused = self.outbox.refuse_sent(reason, header.get("types"), effects)
         self._stuck = None
         if not refused and reason not in _TRY_ELSEWHERE and self.outbox.store.messages:
             said = f"{self.instance} ended the connection with {reason}: {text or 'no text'}"

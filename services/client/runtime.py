@@ -60,7 +60,7 @@ from raylay.services.client.failover import Server, as_server
 from raylay.services.client.fork_guard import guard
 from raylay.services.client.machine import ClientMachine, ClientState
 from raylay.services.client.messages import LEASE_PART, MessageBatch
-from raylay.services.client.publishing.outbox import BAD_RECORD, GATHERING_S_MAX
+from raylay.services.client.publishing.outbox import GATHERING_S_MAX, RECORDS_REFUSED
 from raylay.services.client.publishing.publish_store import PublishStoreProtocol
 from raylay.services.client.subscriptions.sow_query import SowQuery
 from raylay.services.client.subscriptions.subscription import Subscription
@@ -95,8 +95,6 @@ UNACKNOWLEDGED_S = 30.0
 _LOG = logging.getLogger("raylay.client")
 
 STORE_RETRY_S = 1.0
-RECORDS_REFUSED = frozenset((BAD_RECORD, "bad_message_type", "foreign_publisher"))
-"""Reasons with which an instance ends a connection for what its publishes are."""
 BAD_VALUES = (
     AttributeError,
     LookupError,

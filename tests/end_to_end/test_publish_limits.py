@@ -11,6 +11,7 @@ from support.instance_processes import DEADLINE_S, Servers, single
 
 from raylay.services.client import SyncClient
 from raylay.services.client.events import Disconnected, PublishFailed
+from raylay.services.config.transport import TransportConfig
 from raylay.services.errors import CommandFailed, LocalProtocolError
 from raylay.services.messages.records import (
     EXPIRATION_S_MAX,
@@ -22,6 +23,7 @@ from raylay.services.messages.records import (
     TYPE_BYTES_MAX,
     Command,
     RecordBuilder,
+    iterate_records,
     publisher_id,
 )
 from raylay.services.queues.definition import QueueDefinition
@@ -101,6 +103,27 @@ def test_no_value_that_the_client_takes_ends_the_connection(
         client.flush(DEADLINE_S)
         assert not [event for event in events if isinstance(event, Disconnected)]
         assert 0 < len(failed) < published
+
+
+def test_a_type_that_the_transport_does_not_take_is_refused_and_the_others_go_on(
+    servers: Servers, tmp_path: Path
+) -> None:
+    typed = TransportConfig("typed", message_types=("fix", "nvfix"))
+    server = single(servers, tmp_path, client_transports=(TransportConfig("client"), typed))
+    failed: list[PublishFailed] = []
+    with SyncClient(
+        "desk",
+        [server.status["client_transports"]["typed"]],
+        on_publish_failed=failed.append,
+    ) as client:
+        for number, message_type in enumerate(("fix", "json", "nvfix", "xml", "fix")):
+            client.publish("orders", b"%d" % number, message_type)
+        client.flush(DEADLINE_S)
+        bodies = [next(iterate_records(each.record)).body for each in failed]
+        assert bodies == [b"1", b"3"]
+        assert {each.error.reason for each in failed} == {"bad_message_type"}
+        assert "'json', and this transport takes fix, nvfix only" in str(failed[0].error)
+    assert len(server.journal()) == 3
 
 
 def test_a_store_that_holds_what_no_instance_takes_loses_that_alone(

@@ -82,8 +82,8 @@ instance when a sync destination has stopped."""
 CLOCK_AHEAD_US_MAX = 60_000_000
 """Microseconds above which an origin time that is ahead comes from a wrong clock, and is
 ignored."""
-BAD_RECORD = "bad_record"
-"""Reason with which an instance ends a connection on which a record came that is none."""
+RECORDS_REFUSED = frozenset(("bad_record", "bad_message_type", "foreign_publisher"))
+"""Reasons with which an instance ends a connection for what its publishes are."""
 FAILURES_MAX = 1_000
 """Number of refused publishes that are remembered until the application asks."""
 
@@ -132,14 +132,24 @@ def _no_command(command: object) -> TypeError:
     return TypeError(f"command is of type {type(command).__name__}, and has to be int")
 
 
-def _unreadable(record: bytes) -> str:
-    """Returns why no instance takes a record from a publisher; empty: it is a whole, sound one."""
+def _why_not_taken(record: bytes, types: Sequence[str]) -> str:
+    """Returns why an instance does not take a record from a publisher; empty: it is a whole, sound
+    one.
+
+    Args:
+        types: message types that the instance takes; empty: all.
+    """
     try:
         (chunk,) = scan(record, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
         chunk.topic.decode()
-        chunk.message_type.decode()
+        message_type = chunk.message_type.decode()
     except (CorruptRecord, ValueError) as error:
         return str(error)
+    if types and message_type not in types:
+        return (
+            f"it has message type {message_type!r}, and this transport takes {', '.join(types)} "
+            "only"
+        )
     return ""
 
 
@@ -693,27 +703,32 @@ class PublishOutbox:
         self.failures.append(failure)
         effects.append(Notify(failure))
 
-    def refuse_unreadable(self, effects: list[Effect]) -> int:
-        """Takes the refusal of a whole batch because a record in it is none: of the records that
-        were sent on this connection, those that no instance takes are refused, as single publishes
-        are. Otherwise they would end every connection, and hold up all others. Returns their
-        number.
+    def refuse_sent(self, reason: str, types: object, effects: list[Effect]) -> int:
+        """Takes the refusal of a whole batch because of a record in it: of the records that were
+        sent on this connection, those that the instance does not take are refused, as single
+        publishes are. Otherwise they would end every connection, and hold up all others. Returns
+        their number.
+
+        Args:
+            reason: reason of the refusal.
+            types: list of the message types that the server takes, where it said so.
         """
+        taken = [str(each) for each in types] if isinstance(types, list) else []
         refused = []
         for sequence, record in self.store.replay(self.store.lowest):
             if sequence > self._sent_upto:
                 break
-            why = _unreadable(record)
+            why = _why_not_taken(record, taken)
             if why:
                 refused.append((sequence, record, why))
         for sequence, record, why in refused:
             self.store.drop([(sequence, sequence)])
             text = (
-                f"publish {sequence} of client {self.client_name} is no record that an instance "
+                f"publish {sequence} of client {self.client_name} is no record that the instance "
                 f"takes: {why}. It is removed from the publish store, the others are sent again; "
                 "`PublishFailed.record` has it, for on_publish_failed"
             )
-            failure = PublishFailed(sequence, CommandFailed("publish", BAD_RECORD, text), record)
+            failure = PublishFailed(sequence, CommandFailed("publish", reason, text), record)
             self.failures.append(failure)
             effects.append(Notify(failure))
         self.settle(effects)

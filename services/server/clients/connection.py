@@ -349,7 +349,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
         """Continues queries, as there is room again for bytes on their way to the disk."""
         self._clients.queries.connection_writable(self)
 
-    def end(self, reason: str, text: str) -> None:
+    def end(self, reason: str, text: str, **said: Any) -> None:
         if not self.is_open:
             return
         self.end_reason = reason
@@ -357,7 +357,7 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
             self._runtime.report(
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
             )
-        self.send(self.codec.acknowledgment("processed", "", reason, text))
+        self.send(self.codec.acknowledgment("processed", "", reason, text, **said))
         if reason == SLOW_CLIENT:
             # A slow client may never read: a close that waits for it would keep its buffer in use.
             self.write_collected()
@@ -585,7 +585,10 @@ class ClientConnection(BufferedConnection, ReadBackpressure):
     def _end_for(self, error: CorruptRecord | RemoteProtocolError) -> None:
         """Ends the session for a batch that cannot be taken at all."""
         reason = error.reason if isinstance(error, RemoteProtocolError) else "bad_record"
-        self.end(reason, str(error))
+        # The client tells by them which of its publishes are refused.
+        takes = sorted(kind.decode() for kind in self.message_types)
+        said = {"types": takes} if reason == "bad_message_type" else {}
+        self.end(reason, str(error), **said)
 
     def _scan_on(
         self, scan: BatchScan, answers: LookupResult, resent: str | None

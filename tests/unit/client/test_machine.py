@@ -543,11 +543,11 @@ def test_a_batch_that_is_refused_for_good_is_told_in_the_status_until_something_
     bench.log_on()
     first = bench.publish()
     assert [*bench.sent()] == [[first]]
-    ended(bench, "bad_message_type", "type json is none of this transport")
+    ended(bench, "foreign_publisher", "type json is none of this transport")
     bench.log_on()
     assert [*bench.sent()] == [[first]]
     status = bench.machine.status
-    assert status.startswith("connected to A at A:1; A ended the connection with bad_message_type")
+    assert status.startswith("connected to A at A:1; A ended the connection with foreign_publisher")
     assert (
         "type json is none of this transport" in status and f"publishes from {first} on" in status
     )
