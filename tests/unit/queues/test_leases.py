@@ -42,15 +42,16 @@ def end(made: LeaseTable, each: QueuedMessage) -> None:
 def test_who_has_what() -> None:
     made = LeaseTable()
     first, second, third = (message(at) for at in (1, 2, 3))
-    lease(made, second)
-    lease(made, first, TWO)
-    lease(made, third)
+    assert made.first_end_us() == 0
+    lease(made, second, until_us=20)
+    lease(made, first, TWO, until_us=10)
+    lease(made, third, until_us=30)
     assert (made.of(ONE), made.of(TWO), len(made)) == ([second, third], [first], 3)
-    assert made.oldest() is first
+    assert made.first_end_us() == 10
     assert set(made.consumers()) == {ONE, TWO}
     end(made, first)
     end(made, second)
-    assert (made.of(TWO), made.consumers(), made.oldest()) == ([], [ONE], third)
+    assert (made.of(TWO), made.consumers(), made.first_end_us()) == ([], [ONE], 30)
 
 
 @pytest.mark.parametrize("until_us", [0, 10])
