@@ -227,8 +227,8 @@ class Client:
                 Struct, a dataclass, an attrs object or a pydantic model, which is written by the
                 message type: a built-in one but `binary`, or one that the fabric defines.
             message_type: message type of the body.
-            expiration_s: seconds after which the message's record in a SOW topic expires; 0: as the
-                topic is configured.
+            expiration_s: seconds after which the message's record expires in a SOW topic that has
+                an `expiration`; 0: as the topic is configured.
             key: SOW key, on a topic whose publishers give the key.
             correlation: correlation id, which every recipient of the message gets.
             command: command of the record; 0: a publish; others: `services/messages/records.py`.

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.covers(
 )
 
 BODIES = [b"", b"{}", b"\xff\x00", b"\x81\xa4keys\x90", b"\xc1" * 100, bytes(70_000)]
-TOPICS = ["orders", "stock", "work", "\x00", "/AMPS/x", "(", "t" * TOPIC_BYTES_MAX]
+TOPICS = ["orders", "stock", "keyed", "work", "\x00", "/AMPS/x", "(", "t" * TOPIC_BYTES_MAX]
 
 
 class Tracer:
@@ -57,7 +57,10 @@ def test_no_value_that_the_client_takes_ends_the_connection(
         servers,
         tmp_path,
         first=True,
-        sow=(SowTopicDefinition("stock", "json", keys=("/id",)),),
+        sow=(
+            SowTopicDefinition("stock", "json", keys=("/id",)),
+            SowTopicDefinition("keyed", "json"),
+        ),
         queue_definitions=(QueueDefinition("work", "json"),),
     )
     events: list[Any] = []

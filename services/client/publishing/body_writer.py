@@ -81,6 +81,11 @@ def body_bytes(
         return bytes(body)
     which = "the body" if number is None else f"body {number} of the list"
     of = f"publish to {topic}: {which} is of type {type(body).__name__}"
+    if isinstance(body, type):
+        raise TypeError(
+            f"publish to {topic}: {which} is the class {body.__name__}, and has to be an object of "
+            "it"
+        )
     if not isinstance(body, str | Mapping) and not _has_fields(body):
         hint = ""
         if isinstance(body, list | tuple):

@@ -99,7 +99,6 @@ RECURSIVE["self"] = RECURSIVE
     [
         ({"a": object()}, "json", "a value of type object cannot be written"),
         ({"a": object()}, "msgpack", "a value of type object cannot be written"),
-        (QuoteModel, "json", "a value of type ModelMetaclass cannot be written"),
         (Pair(1, 2), "json", "it is no object with fields"),
         (Pair(1, 2), "msgpack", "it is no object with fields"),
         (RECURSIVE, "json", "recursion"),
@@ -122,6 +121,14 @@ def test_an_object_that_cannot_be_written_names_topic_type_and_a_way_out(
     assert text.startswith(f"publish to orders: the body is of type {type(value).__name__}, and")
     assert f"message of type {message_type}" in text and text.endswith("or the body as bytes")
     assert raised.value.message_type == message_type
+
+
+@pytest.mark.parametrize("kind", [QuoteStruct, QuoteData, QuoteModel, dict, bytes, int])
+def test_a_class_is_told_as_what_it_is(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"the body is the class {kind.__name__}, and has to be an"):
+        body_bytes(kind, "orders", "json")
+    with pytest.raises(TypeError, match=f"body 1 of the list is the class {kind.__name__}, and"):
+        bodies_bytes([b"{}", kind], "orders", "json")
 
 
 def test_a_list_of_bodies_is_written_and_names_the_one_that_cannot_be() -> None:
