@@ -67,7 +67,8 @@ def backup(
         typer.Option(
             "--to",
             metavar="DIRECTORY",
-            help="Make the backups' directories in this directory, on each instance's own host.",
+            help="Make the backups' directories in this directory, on each instance's own host; "
+            "default: backups, in the working directory.",
         ),
     ] = Path("backups"),
     fabric: FabricOption = "",

@@ -122,11 +122,19 @@ def list_contexts(as_json: JsonOption = False) -> None:
             name,
             each.fabric or " ".join(each.server + each.http),
             each.user,
-            "yes" if each.ca_file or each.certificate else "no",
+            _tls_text(each),
         )
         for name, each in sorted(contexts.named.items())
     ]
     print_table("", ("", "context", "connects to", "user", "TLS"), rows)
+
+
+def _tls_text(context: ConnectionContext) -> str:
+    """Returns whether the connections of a context speak TLS: where it names no certificates and
+    connects to a fabric, the fabric's transports say so."""
+    if context.ca_file or context.certificate:
+        return "yes"
+    return "as the fabric" if context.fabric else "no"
 
 
 @context_app.command("show")

@@ -219,8 +219,9 @@ def publish(
     expiry: Annotated[
         str,
         typer.Option(
-            help="How long the message counts, such as 30s or 2h: then its SOW record, or the "
-            "message in its queue, expires."
+            help="How long the message counts, such as 30s or 2h: then its SOW record expires, if "
+            "its topic's `expiration` is not disabled, as it is by default, or the message in its "
+            "queue, as the queue's `expiration_model` says."
         ),
     ] = "",
     client: Annotated[str, typer.Option(help="The client name.")] = "",

@@ -212,3 +212,14 @@ def test_every_command_that_connects_takes_a_context_a_user_and_a_password() -> 
                 if not wanted <= options:
                     lacking.append(each.name)
     assert lacking == []
+
+
+def test_the_list_says_which_contexts_speak_tls(home: Path) -> None:
+    ca_file = home / "ca.pem"
+    ca_file.write_text("")
+    run("context", "add", "guarded", "--server", "a:1", "--ca-file", str(ca_file))
+    run("context", "add", "open", "--server", "a:1")
+    run("context", "add", "till", "--fabric", "shop")
+    rows = [line.split(maxsplit=2) for line in run("context", "list").output.splitlines()]
+    wanted = {"guarded": "yes", "open": "no", "till": "as the fabric"}
+    assert {row[0]: row[-1].strip() for row in rows if row and row[0] in wanted} == wanted
