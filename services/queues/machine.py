@@ -8,7 +8,7 @@ request) or drafted as a record. The message is frozen until that record is read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from raylay.services.messages.records import Run
@@ -55,6 +55,7 @@ class QueueMachine:
         "_is_proxied",
         "_known",
         "_lacking",
+        "_late",
         "_lease_us",
         "_leases",
         "_name",
@@ -76,6 +77,9 @@ class QueueMachine:
         self._lease_us = state.definition.lease_us
         self._refused = DeferredRequests()
         self._lacking = DisclaimTimer()
+        self._late: dict[Consumer, int] = {}
+        """The consumers that let leases end, and the time until which they come after the
+        others."""
         self._is_proxied = False
         self._reachable: frozenset[str] = frozenset()
         self._look_ready()
@@ -138,6 +142,7 @@ class QueueMachine:
         ]
         self._end_in_vain(ended, suspects, is_cancel=is_cancel)
         self._leases.gone(consumer)
+        self._late.pop(consumer, None)
         for key in [key for key, (_, of) in self.state.sent.items() if of == consumer]:
             del self.state.sent[key]
 
@@ -161,11 +166,15 @@ class QueueMachine:
         """Takes back messages that a consumer gives back, each with the number of its lease.
 
         Args:
-            unseen: whether no handler was given the messages. Then they count neither as delivered
-                nor as given back.
+            unseen: whether no handler was given the messages before their leases were nearly over.
+                Then they count neither as delivered nor as given back.
         """
+        is_late = False
         for message in self._leased(consumer, leases):
+            is_late |= unseen and message.state == LEASED
             self._end_lease(message, in_vain=not unseen, is_cancel=not unseen)
+        if is_late:
+            self._lapsed((consumer,))
 
     def bounced(self, consumer: Consumer, leases: Sequence[tuple[Key, int]]) -> None:
         """Takes back messages that the instance did not deliver: their lease was over, their
@@ -191,6 +200,8 @@ class QueueMachine:
                 if self.state.sent:
                     self.state.forget_sent(publisher, first, last)
         for consumer, count in freed.items():
+            if self._late:
+                self._recovered(consumer)
             self._dispatcher.freed_count(consumer, count)
 
     def _leased(
@@ -327,6 +338,8 @@ class QueueMachine:
 
     def tick(self, now_us: int) -> None:
         self.state.now_us = now_us
+        for consumer in [each for each, until_us in self._late.items() if until_us <= now_us]:
+            self._recovered(consumer)
         self._end_by_time(now_us)
         if len(self.state.expirations):
             for message in self.state.expirations.due(now_us):
@@ -339,7 +352,27 @@ class QueueMachine:
         it."""
         ended = self._leases.ended(now_us)
         if ended:
+            # In their order, each once.
+            late: dict[Consumer, None] = {}
+            for message in ended:
+                if message.state == LEASED and isinstance(message.held, MessageLease):
+                    late[message.held.consumer] = None
             self._end_in_vain(ended, self._leases.suspects(ended))
+            self._lapsed(late)
+
+    def _lapsed(self, consumers: Iterable[Consumer]) -> None:
+        """Puts consumers that let leases end behind the others, until they acknowledge a message in
+        time, or for as long as a lease."""
+        if not self._lease_us:
+            return
+        until_us = self.state.now_us + self._lease_us
+        for consumer in consumers:
+            self._late[consumer] = until_us
+            self._dispatcher.lapsed(consumer)
+
+    def _recovered(self, consumer: Consumer) -> None:
+        if self._late.pop(consumer, None) is not None:
+            self._dispatcher.recovered(consumer)
 
     def _end_in_vain(
         self,

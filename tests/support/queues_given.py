@@ -83,6 +83,7 @@ class SimpleConsumer:
     backlog: int
     turn: int
     active: int = 0
+    is_late: bool = False
 
 
 class Simple:
@@ -145,6 +146,18 @@ class Simple:
             if self.rules.fairness_model == "fast" and found.active == found.backlog - 1:
                 found.turn = self.now()
 
+    def lapsed(self, consumer: Consumer) -> None:
+        """It let a lease end."""
+        found = self.consumers.get(consumer)
+        if found is not None:
+            found.is_late, found.turn = True, self.now()
+
+    def recovered(self, consumer: Consumer) -> None:
+        """It is late no more."""
+        found = self.consumers.get(consumer)
+        if found is not None:
+            found.is_late = False
+
     @property
     def active(self) -> int:
         """Messages that are held."""
@@ -185,7 +198,9 @@ class Simple:
             for consumer in self.consumers.values()
             if consumer.active < consumer.backlog and self.passes(consumer, each)
         ]
-        if self.rules.fairness_model == "proportional":
+        in_time = [consumer for consumer in can if not consumer.is_late]
+        can = in_time or can
+        if self.rules.fairness_model == "proportional" and in_time:
             can.sort(key=lambda one: (Fraction(one.active, one.backlog), one.turn))
         else:
             can.sort(key=lambda one: one.turn)

@@ -241,6 +241,19 @@ class Dispatcher(Generic[Message]):
                 self._settle(member.group)
         self._promote()
 
+    def lapsed(self, consumer: Consumer) -> None:
+        """Records that the consumer let leases end, or nearly so: it comes after all others, until
+        it has recovered."""
+        member = self._members.get(consumer)
+        if member is not None:
+            self._fairness.lapsed(member)
+
+    def recovered(self, consumer: Consumer) -> None:
+        """Records that the consumer is not late any more."""
+        member = self._members.get(consumer)
+        if member is not None:
+            self._fairness.recovered(member)
+
     # What is asked.
 
     def __len__(self) -> int:

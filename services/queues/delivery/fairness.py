@@ -5,6 +5,11 @@
 - `round-robin`: the consumer that was served longest ago.
 - `fast`: the consumer that has had room the longest, so that one is filled after another.
 
+By each model a late consumer, one that lets leases end, comes after all others: what it holds in
+its hands is not in use any more for the queue, and it would be served first for that, with the very
+messages that it did not handle. Of several late ones, the one that was served, or was late, longest
+ago comes first.
+
 The consumers of one filter are in one heap. An entry that is no longer valid is skipped when it
 comes to the top, so no change has to find it. Invalid entries are swept out when they make up most
 of the heap.
@@ -17,6 +22,8 @@ from heapq import heapify, heappop, heappush
 from raylay.services.queues.decisions import Consumer
 
 FAIRNESS_MODELS = ("fast", "round-robin", "proportional")
+LATE_SHARE = 1.0
+"""The place of late consumers in a heap. The others have less than that of their backlog in use."""
 SWEPT_FROM = 64
 """The number of entries below which a heap is never swept."""
 
@@ -28,18 +35,20 @@ class ConsumerTurn:
         consumer: the identity of the consumer.
         backlog: the number of messages that the consumer may hold at once.
         active: the number of messages that the consumer holds.
+        is_late: whether the consumer comes after all that are not late.
         turns: the heap of the consumers with the same filter.
         turn: the number of the consumer's last turn: when it was last served, or, with `fast`, when
             it got room. Lower is longer ago; no two consumers have the same.
         place: the consumer's valid entry in the heap; None: the consumer has no room.
     """
 
-    __slots__ = ("active", "backlog", "consumer", "place", "turn", "turns")
+    __slots__ = ("active", "backlog", "consumer", "is_late", "place", "turn", "turns")
 
     def __init__(self, consumer: Consumer, backlog: int, turns: Turns) -> None:
         self.consumer = consumer
         self.backlog = backlog
         self.active = 0
+        self.is_late = False
         self.turns = turns
         self.turn = 0
         self.place: Place | None = None
@@ -140,6 +149,20 @@ class Fairness:
         elif self._is_proportional:
             self._enter(taker)
 
+    def lapsed(self, taker: ConsumerTurn) -> None:
+        """Puts a consumer that let leases end behind all others."""
+        self._turn += 1
+        taker.turn = self._turn
+        taker.is_late = True
+        self.changed(taker)
+
+    def recovered(self, taker: ConsumerTurn) -> None:
+        """Puts a late consumer among the others again, with its turn."""
+        taker.is_late = False
+        self.changed(taker)
+
     def _enter(self, taker: ConsumerTurn) -> None:
         share = taker.active / taker.backlog if self._is_proportional else 0.0
+        if taker.is_late:
+            share = LATE_SHARE
         taker.turns.enter(taker, share)

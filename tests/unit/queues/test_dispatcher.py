@@ -285,6 +285,8 @@ class History:
             if self.random.random() < 0.3:
                 self.free_others(consumer)
             if self.random.random() < 0.4:
+                self.tell(self.random.choice(["lapsed", "recovered"]), consumer)
+            if self.random.random() < 0.4:
                 self.tell("add", each)
             else:
                 del self.live[each.txid]

@@ -263,6 +263,27 @@ class FreedIsServed(Fairness):
         super().freed(taker)
 
 
+@caught_by(of_fairness.test_a_late_consumer_comes_after_all_others_until_it_has_recovered, True)
+class LateAsTheOthers(Fairness):
+    def lapsed(self, taker: ConsumerTurn) -> None:
+        pass
+
+
+@caught_by(of_fairness.test_a_late_consumer_comes_after_all_others_until_it_has_recovered, True)
+class LateForever(Fairness):
+    def recovered(self, taker: ConsumerTurn) -> None:
+        pass
+
+
+@caught_by(of_fairness.test_of_several_late_consumers_the_last_one_comes_last, True)
+class LateBySharesToo(Fairness):
+    def lapsed(self, taker: ConsumerTurn) -> None:
+        turn = taker.turn
+        super().lapsed(taker)
+        taker.turn = turn
+        self.changed(taker)
+
+
 @caught_by(of_filters.test_a_filter_that_few_pass_looks_at_each_message_once, False)
 class FromTheStart(Filters[Any]):
     def _seek(self, group: FilterGroup) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.queues_given import delivered, given, message, subscribed
+from support.queues_given import Bodies, delivered, given, message, subscribed
 
 from raylay.services.queues.delivery import fairness
 from raylay.services.queues.delivery.fairness import ConsumerTurn, Fairness, Turns
@@ -76,6 +76,46 @@ def test_what_is_acknowledged_lowers_the_share() -> None:
     picking.freed((1, "b"), messages[1])
     picking.add(messages[4])
     assert delivered(picking) == [("b", 5)]
+
+
+@pytest.mark.covers("Queues", "a consumer that let a lease end comes after all others")
+def test_a_late_consumer_comes_after_all_others_until_it_has_recovered() -> None:
+    """Also after those with another filter, and though it has nothing of its backlog in use."""
+    for model in fairness.FAIRNESS_MODELS:
+        for wanted in ("", "/n = 1"):
+            one_is_late(model, wanted)
+
+
+def one_is_late(model: str, wanted: str) -> None:
+    """Consumers a and b; first a lets leases end, then b."""
+    bodies = Bodies({txid: {"n": 1} for txid in range(1, 9)})
+    picking = given(subscribed("a", 3, wanted), subscribed("b", 3), fairness=model, bodies=bodies)
+    messages = [message(txid) for txid in range(1, 9)]
+    picking.add(messages[0])
+    assert delivered(picking) == [("a", 1)]
+    picking.freed((1, "a"), messages[0])
+    picking.lapsed((1, "a"))
+    for each in messages[:5]:
+        picking.add(each)
+    assert delivered(picking, 4) == [("b", 1), ("b", 2), ("b", 3), ("a", 4)]
+    picking.freed((1, "b"), messages[0])
+    picking.lapsed((1, "b"))
+    picking.lapsed((1, "a"))
+    picking.recovered((1, "a"))
+    assert delivered(picking, 1) == [("a", 5)]
+
+
+def test_of_several_late_consumers_the_last_one_comes_last() -> None:
+    picking = given(subscribed("a", 9), subscribed("b", 9))
+    held = [message(txid) for txid in (1, 2)]
+    for each in held:
+        picking.add(each)
+    assert delivered(picking) == [("a", 1), ("b", 2)]
+    picking.lapsed((1, "b"))
+    picking.freed((1, "a"), held[0])
+    picking.lapsed((1, "a"))
+    picking.add(held[0])
+    assert delivered(picking) == [("b", 1)]
 
 
 @pytest.mark.parametrize("model", fairness.FAIRNESS_MODELS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,6 +81,21 @@ def given_back(
         self._end_lease(message, in_vain=True)
 
 
+def not_late(self: QueueMachine, consumers: Iterable[Consumer]) -> None:
+    """Whoever let leases end is served as the others are."""
+
+
+def late_for_good(self: QueueMachine, consumer: Consumer) -> None:
+    """Whoever let a lease end once comes last as long as it is there."""
+
+
+def late_for_a_moment(
+    self: QueueMachine, consumers: Iterable[Consumer], lapsed: Any = QueueMachine._lapsed
+) -> None:
+    lapsed(self, consumers)
+    self._late = dict.fromkeys(self._late, self.state.now_us)
+
+
 def by_key_alone(self: QueueMachine, consumer: Consumer, leases: Lost) -> Iterator[QueuedMessage]:
     for (publisher, sequence), _ in leases:
         message = self._known.get(publisher, {}).get(sequence)
@@ -129,6 +144,8 @@ def no_place(self: ReplicatedQueueState, message: QueuedMessage) -> None:
     """It is available, and stands nowhere."""
 
 
+GOES_ON = machine.test_what_a_consumer_held_too_long_goes_to_another_one
+SERVED_AGAIN = machine.test_a_late_consumer_is_served_again_after_an_acknowledgment_or_a_lease
 THE_MODEL = machine.test_the_model_says_when_a_message_expires
 MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
     (LeaseTable, "ended", never, machine.test_leases_end_by_time_and_by_their_consumers_end),
@@ -173,6 +190,11 @@ MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
         given_back,
         machine.test_what_nobody_was_given_counts_neither_as_delivered_nor_as_given_back,
     ),
+    (QueueMachine, "_lapsed", not_late, partial(GOES_ON, "time", True, "")),
+    (QueueMachine, "_lapsed", not_late, partial(GOES_ON, "unseen", True, "round-robin")),
+    (QueueMachine, "_recovered", late_for_good, partial(SERVED_AGAIN, "time")),
+    (QueueMachine, "_recovered", late_for_good, partial(SERVED_AGAIN, "acknowledgment")),
+    (QueueMachine, "_lapsed", late_for_a_moment, partial(SERVED_AGAIN, "time")),
     (
         leases,
         "_is",

@@ -273,6 +273,75 @@ def test_leases_end_by_time_and_by_their_consumers_end() -> None:
     assert here.machine.status()["expired_leases"] == 1
 
 
+@pytest.mark.covers("Queues", "a consumer that let a lease end comes after all others")
+@pytest.mark.parametrize("fairness", ["", "round-robin", "fast"])
+@pytest.mark.parametrize("is_there_before", [True, False])
+@pytest.mark.parametrize("how", ["time", "unseen"])
+def test_what_a_consumer_held_too_long_goes_to_another_one(
+    how: str, is_there_before: bool, fairness: str
+) -> None:
+    """Though the one has nothing of its backlog in use, and the other one has."""
+    here = Instance(queue(fairness=fairness))
+    here.join(backlog=9)
+    if is_there_before:
+        here.join(TWO, backlog=9)
+    here.publish(1)
+    lease = the_lease(here.take())
+    if not is_there_before:
+        here.join(TWO, backlog=9)
+    here.now_us += LEASE_US - 1
+    here.publish(2)
+    here.take()
+    if how == "time":
+        assert delivered(here.tick(1)) == {TWO: [1]}
+    else:
+        here.machine.cancelled(ONE, [lease], unseen=True)
+        assert delivered(here.take()) == {TWO: [1]}
+    here.publish(3, 4)
+    assert delivered(here.take()) == {TWO: [3, 4]}
+
+
+@pytest.mark.covers("Queues", "a consumer that let a lease end comes after all others")
+@pytest.mark.parametrize("by", ["acknowledgment", "time"])
+def test_a_late_consumer_is_served_again_after_an_acknowledgment_or_a_lease(by: str) -> None:
+    here = Instance()
+    here.join(backlog=2)
+    here.publish(1)
+    here.take()
+    here.join(TWO, backlog=2)
+    assert delivered(here.tick(LEASE_US)) == {TWO: [1]}
+    here.publish(2)
+    assert delivered(here.take()) == {TWO: [2]}
+    # The late one alone has room, and is served.
+    here.publish(3)
+    assert delivered(here.take()) == {ONE: [3]}
+    here.ack(1)
+    if by == "acknowledgment":
+        here.machine.done({P: [(3, 3)]})
+    here.ack(3)
+    if by == "time":
+        here.publish(4)
+        assert delivered(here.tick(LEASE_US - 1)) == {TWO: [4]}
+        here.ack(2)
+        here.tick(1)
+    here.publish(5)
+    assert delivered(here.take()) == {ONE: [5]}
+
+
+def test_a_consumer_that_acknowledged_in_time_is_not_late() -> None:
+    """The acknowledgment is on its way to the disk when the lease ends."""
+    here = Instance(queue(fairness="round-robin"))
+    here.join()
+    here.publish(1)
+    here.take()
+    here.join(TWO)
+    here.machine.done({P: [(1, 1)]})
+    here.machine.tick(here.now_us + LEASE_US)
+    here.ack(1)
+    here.publish(2)
+    assert delivered(here.take()) == {ONE: [2]}
+
+
 @pytest.mark.covers("Queues", "leases end by time")
 def test_messages_that_are_given_back_too_often_expire() -> None:
     here = Instance(queue(cancels_max=2, deliveries_max=9))
