@@ -7,6 +7,7 @@ ends with exit code 1 where its verdict is bad. Only the commands that need Spar
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raylay.services.client.credentials import tls_settings
+from raylay.services.commands.shared.interrupts import INTERRUPTED, SIGNALS, interruptible
 from raylay.services.commands.shared.printing import echo, echo_json, echo_text
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.messages.units import parse_bytes, parse_milliseconds
@@ -133,20 +135,90 @@ def _where_to(server: list[str] | None, fabric: str, group: str) -> dict[str, st
 
 
 @contextmanager
-def _spark(master: str, app: str, debug: bool) -> Iterator[SparkSession]:
+def _spark(
+    master: str, app: str, debug: bool, stop: threading.Event | None = None
+) -> Iterator[SparkSession]:
     """Opens a Spark session for one job. An error of Raylay inside Spark is reported in one line,
-    unless the whole report is asked for."""
+    unless the whole report is asked for, as is the end of Spark's Java process. Ctrl-C and SIGTERM
+    end the job, and are one line.
+
+    Args:
+        stop: is set by these signals instead, for a job that stops in order.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    made = session(master, f"raylay {app}", log_level="ERROR" if debug else "")
+    said = f"raylay: interrupted: ending {app}"
+    made = None
+    with _quiet_py4j(debug), interruptible(said) if stop is None else _stopped_by_signals(stop):
+        try:
+            made = _started(master, app, debug)
+            if not debug and (updates := getattr(made.sparkContext, "_accumulatorServer", None)):
+                # It prints a stack where Java ends.
+                vars(updates).update(handle_error=lambda *_: None)
+            yield made
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            if debug:
+                _progress(str(error))
+            if _follows_interrupt(error):
+                raise typer.Exit(INTERRUPTED) from None
+            if isinstance(error, PySparkException):
+                raise ConfigurationError(one_line(error)) from None
+            # A signal to the whole process group has ended Java before the job stopped.
+            ending = "ended before the job could stop" if stop and stop.is_set() else "ended"
+            raise ConfigurationError(
+                f"Spark's Java process {ending}: run the same command again to continue; "
+                "--debug shows Spark's own report"
+            ) from None
+        finally:
+            if made is not None:
+                with suppress(Py4JError, ConnectionError):  # its Java may be gone
+                    made.stop()
+
+
+def _started(master: str, app: str, debug: bool) -> SparkSession:
+    """Starts Spark. A signal that comes meanwhile has its effect when Spark is there: a Java
+    process that is left in the middle of its start goes on alone."""
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number, handler in before.items():
+        if callable(handler):
+            signal.signal(number, lambda got, _: came.append(got))
     try:
-        yield made
-    except PySparkException as error:
-        if debug:
-            _progress(str(error))
-        raise ConfigurationError(one_line(error)) from None
+        return session(master, f"raylay {app}", log_level="ERROR" if debug else "")
     finally:
-        made.stop()
+        # PySpark puts a handler of its own there, too.
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for got in came:
+            handler = before[signal.Signals(got)]
+            assert callable(handler)
+            handler(got, None)
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Returns whether an error came while an interrupt was handled."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+@contextmanager
+def _quiet_py4j(debug: bool) -> Iterator[None]:
+    """Leaves out what Py4J logs with the root logger: the stack of an interrupt in a call to Java,
+    which is raised as well."""
+    root = logging.getLogger()
+
+    def passes(record: logging.LogRecord) -> bool:
+        return debug or Path(record.pathname).parent.name != "py4j"
+
+    root.addFilter(passes)
+    try:
+        yield
+    finally:
+        root.removeFilter(passes)
 
 
 def _progress(line: str) -> None:
@@ -428,7 +500,8 @@ def aggregate_command(
     )
     if dead_letters:
         publish["dead_letters"] = dead_letters
-    with _spark(master, "aggregate", debug) as spark, _stopped_by_signals() as stop:
+    stop = threading.Event()
+    with _spark(master, "aggregate", debug, stop) as spark:
         summary = aggregate(
             spark,
             place,
@@ -449,13 +522,12 @@ def aggregate_command(
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yields an event that Ctrl-C and SIGTERM set, in place of Spark's own handling."""
-    stop = threading.Event()
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM set an event."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
     try:
-        yield stop
+        yield
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

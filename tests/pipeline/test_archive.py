@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -506,3 +510,25 @@ def test_commands_that_cannot_begin(
     out, err = capsys.readouterr()
     assert text in err and err.count("\n") == 1 and not out
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.covers("Data pipeline", "a topic that nobody journals, a fabric that is down")
+def test_sigterm_to_the_whole_process_group_is_one_line(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "Chicago-1", mixed_runs(400))
+    job = ["archive", str(log.directory), "--lake", str(tmp_path / "lake"), "--chunk", "150"]
+    program = [sys.executable, "-m", "raylay.services.entry", "pipeline"]
+    with subprocess.Popen(
+        [*program, *job, "--master", "local[2]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "records archived" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGTERM)  # Java, too, as service managers do
+        out, err = process.communicate(timeout=120)
+    lines = [line for line in err.splitlines() if "records archived" not in line]
+    assert (process.returncode, out) == (130, "")
+    assert lines == ["raylay: interrupted: ending archive"]

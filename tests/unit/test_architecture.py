@@ -142,7 +142,9 @@ ONLY = {
     # The options of logs are one format, from a file to each process.
     ("configuration", "telemetry"): frozenset({"services/telemetry/log_options.py"}),
     # Its commands print alike.
-    ("pipeline", "commands"): frozenset({"services/commands/shared/printing.py"}),
+    ("pipeline", "commands"): frozenset(
+        {"services/commands/shared/interrupts.py", "services/commands/shared/printing.py"}
+    ),
 }
 # Files that stand in no room, and the rooms that they may import.
 WITHOUT_ROOM = {
