@@ -207,17 +207,20 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 
 @contextmanager
 def _quiet_py4j(debug: bool) -> Iterator[None]:
-    """Leaves out what Py4J logs with the root logger: the stack of an interrupt in a call to Java,
-    which is raised as well."""
-    root = logging.getLogger()
+    """Leaves out what Py4J logs, with the root logger and its own: the stacks of an interrupt and
+    of a lost connection in a call to Java, which are raised as well."""
+    root, own = logging.getLogger(), logging.getLogger("py4j")
+    propagates = own.propagate
 
     def passes(record: logging.LogRecord) -> bool:
         return debug or Path(record.pathname).parent.name != "py4j"
 
     root.addFilter(passes)
+    own.propagate = propagates and debug
     try:
         yield
     finally:
+        own.propagate = propagates
         root.removeFilter(passes)
 
 
