@@ -10,6 +10,7 @@ from raylay.services.protocol.client.told_types import ToldType, read_types
 
 if TYPE_CHECKING:
     from raylay.services.messages.types.base import MessageType
+    from raylay.services.messages.types.definitions import TypeDefinition
     from raylay.services.messages.types.registry import MessageTypes
 
 TEXT_KINDS = frozenset(("fix", "nvfix", "xml"))
@@ -55,6 +56,11 @@ class FabricTypes:
     def names(self) -> list[str]:
         """Returns the names of the types that the fabric defines, sorted."""
         return sorted(self._heard.told)
+
+    def definitions(self) -> list[TypeDefinition]:
+        """Returns the definitions of the types that the fabric tells as a whole."""
+        found = (each.definition for each in self._heard.told.values())
+        return [each for each in found if each is not None]
 
 
 class _HeardTypes:

@@ -24,6 +24,11 @@ from raylay.services.config.journal import JournalConfig, RetentionConfig
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.pipeline.changes.network_source import (
+    NetworkChangeBatchReader,
+    NetworkChangeOptions,
+)
 from raylay.services.pipeline.network import source
 from raylay.services.pipeline.network.offsets import from_json, new_in, to_json
 from raylay.services.pipeline.network.reading import NetworkReader
@@ -34,6 +39,7 @@ from raylay.services.pipeline.network.source import (
     NetworkStreamReader,
 )
 from raylay.services.pipeline.tables.source import BatchReader, ReadOptions
+from raylay.services.sow.definition import SowTopicDefinition
 
 pytestmark = pytest.mark.covers("Data pipeline", "the journal's rows, at any instance")
 MESSAGES = 3_000
@@ -275,6 +281,34 @@ def test_a_topic_of_which_there_is_no_message(
         assert not caplog.text
         for each in (reader, again):
             each.stop()
+    finally:
+        instance.stop()
+
+
+def test_bodies_of_types_that_the_fabric_defines_are_read_where_only_servers_are_given(
+    tmp_path: Path,
+) -> None:
+    quote = TypeDefinition("quote", "struct", {"fields": ["/px = <d", "/sym = 4S"]})
+    sow = (SowTopicDefinition("net/quoted", "quote", keys=("/sym",)),)
+    instance = RunningInstance(tmp_path / "Chicago-7", type_definitions=(quote,), sow=sow)
+    try:
+        with SyncClient("desk", [instance.address]) as client:
+            for price in (1.5, 2.5):
+                body = {"px": price, "sym": "IBM"}
+                client.publish("net/quoted", body, message_type="quote")
+            client.flush()
+        value = pa.struct([("px", pa.float64()), ("sym", pa.string())])
+        schema = from_arrow_schema(pa.schema([("value", value)]))
+        typed = {"topic": "net/quoted", "schema": "px DOUBLE, sym STRING"}
+        found = rows(NetworkBatchReader(options(instance, **typed), schema))
+        assert [row["value"] for row in found] == [
+            {"px": 1.5, "sym": "IBM"},
+            {"px": 2.5, "sym": "IBM"},
+        ]
+        typed |= {"servers": instance.address, "message_type": "quote"}
+        changes = NetworkChangeOptions.of(typed)
+        (row,) = rows(NetworkChangeBatchReader(changes, schema))
+        assert row["value"] == {"px": 2.5, "sym": "IBM"}
     finally:
         instance.stop()
 

@@ -41,7 +41,7 @@ from raylay.services.pipeline.changes.source import (
 from raylay.services.pipeline.changes.table import STORED, column_names, ddl_of
 from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.network.offsets import from_json, new_in, to_json, united
-from raylay.services.pipeline.network.reading import NetworkReader
+from raylay.services.pipeline.network.reading import NetworkReader, types_for
 from raylay.services.pipeline.network.source import NetworkOptions
 from raylay.services.pipeline.tables.option_checks import known_options
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD
@@ -178,7 +178,7 @@ class _NetworkChangeTable:
             path = NetworkChangeState(directory, topic).rows(step.start, step.end)
             columns = ChangeColumns(
                 self.arrow_schema,
-                self.types,
+                self.types or types_for(topic.place, topic.message_type),
                 topic.message_type,
                 topic.keys,
                 options.mode,

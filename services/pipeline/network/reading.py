@@ -24,6 +24,7 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.bookmarks import EPOCH, NOW, parse_position
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.types.registry import BUILT_IN, MessageTypes
 from raylay.services.pipeline.network.offsets import (
     covers,
     first_of_each,
@@ -231,6 +232,15 @@ class NetworkReader:
     def instance(self) -> str:
         """Returns the name of the instance that is read."""
         return self._client.client.instance
+
+    @property
+    def types(self) -> MessageTypes:
+        """Returns the message types that the instance told at the logon, and the built-in ones.
+
+        Raises:
+            ConfigurationError: this process cannot use a definition.
+        """
+        return MessageTypes(self._client.client.runtime.machine.types.definitions())
 
     def close(self) -> None:
         self._client.close(flush=False)
@@ -459,6 +469,22 @@ class NetworkReader:
             persisted_ms=PERSISTED_MS,
             pause=paused,
         )
+
+
+def types_for(place: NetworkPlace, message_type: str) -> MessageTypes:
+    """Returns message types among which is this one, if the fabric defines it: the server is asked
+    where it is not built in.
+
+    Raises:
+        RaylayError: no server can be reached, or it refuses this user.
+    """
+    if message_type in BUILT_IN:
+        return MessageTypes()
+    reader = NetworkReader(place)
+    try:
+        return reader.types
+    finally:
+        reader.close()
 
 
 def _removed(instance: str, error: BookmarkNotFound) -> StorageError:

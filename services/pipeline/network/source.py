@@ -61,7 +61,6 @@ from raylay.services.pipeline.tables.option_checks import (
 from raylay.services.pipeline.tables.value_column import VALUE, ValueColumn
 from raylay.services.pipeline.tables.values import CORRUPT_RECORD, Mode
 from raylay.services.pipeline.worker_errors import plain_errors
-from raylay.services.plugins.message_types import installed_types
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -188,10 +187,10 @@ class NetworkOptions:
             self.read_wait_s,
         )
 
-    def types(self) -> MessageTypes:
-        """Returns the message types of the fabric; the built-in ones where only servers are
-        known."""
-        return types_of_fabric(self.fabric)
+    def types(self) -> MessageTypes | None:
+        """Returns the message types of the fabric; None where only servers are known, which tell
+        each reader theirs (`NetworkReader.types`)."""
+        return types_of_fabric(self.fabric) if self.fabric else None
 
 
 def _seconds(name: str, text: str) -> float:
@@ -265,13 +264,13 @@ class NetworkTable:
         with plain_errors():
             wanted = PublisherRanges.from_wire(portion.wanted)
             start = PublisherRanges.from_wire(portion.start)
-            values = None
-            if self.value_type is not None:
-                types = self.types or installed_types(())
-                source = self.options.servers or self.options.fabric
-                values = ValueColumn(self.options, self.value_type, types, source, portion.name)
             reader = NetworkReader(portion.place)
             try:
+                values = None
+                if self.value_type is not None:
+                    types = self.types or reader.types
+                    source = self.options.servers or self.options.fabric
+                    values = ValueColumn(self.options, self.value_type, types, source, portion.name)
                 for instance, deliveries in reader.read(
                     start,
                     PublisherRanges.from_wire(portion.end),

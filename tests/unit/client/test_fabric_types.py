@@ -118,11 +118,12 @@ def test_what_is_told_later_takes_the_place_of_what_was_told() -> None:
     assert types.find("pipes") is None
     types.hear(pack_types(DEFINITIONS))
     made = types.find("pipes")
+    assert types.definitions() == list(DEFINITIONS)
     assert made is not None and types.are_texts("pipes") and not types.are_texts("quote")
     types.hear(pack_types(DEFINITIONS))
     assert types.find("pipes") is made
     types.hear(pack_types([TypeDefinition("pipes", "an entry point")]))
-    assert types.names() == ["pipes"]
+    assert types.names() == ["pipes"] and types.definitions() == []
     with pytest.raises(MessageTypeError, match="tells clients no more of it"):
         types.find("pipes")
     types.hear(b"\xc1")
