@@ -95,6 +95,10 @@ class QueueMachine:
         self.state.fold(runs, through_txid)
         self._look_ready()
 
+    def at(self, now_us: int) -> None:
+        """Sets the time at which the instance says what is said next."""
+        self.state.now_us = now_us
+
     # -- consumers ---------------------------------------------------------------------------
     def subscribed(self, each: ConsumerSubscription) -> None:
         """Adds a consumer, or changes its filter or backlog. A known consumer keeps its messages.
@@ -292,7 +296,8 @@ class QueueMachine:
                 refused.append(each)
                 continue
             if self.state.is_ours(message):
-                if self._dispatcher.taker(message) is not None:
+                taker = self._dispatcher.taker(message)
+                if taker is not None and taker not in self._late:
                     refused.append(each)
                     continue
             elif not self._may_claim(message):
@@ -303,6 +308,11 @@ class QueueMachine:
             message.state = FROZEN
         self._drafts.transfer(granted)
         return DeferredRequest(requester, count - len(granted), refused)
+
+    def _grant_deferred(self) -> None:
+        """Grants the messages that were refused before and can be granted now."""
+        for until_us, refusal in self._refused.take(self.state.now_us):
+            self._refused.note(self._grant(refusal), until_us)
 
     def _answer(self, requester: str, count: int, wanted: Sequence[TransferCandidate]) -> None:
         """Gives up messages that other instances take for this instance's and that it does not
@@ -424,6 +434,9 @@ class QueueMachine:
                 self._say_again()
             if self.state.barriers:
                 self._send_barrier()
+            if self._late and self._refused.has_freed:
+                # Consumers of other instances come before late ones here.
+                self._grant_deferred()
             if self._definition.at_most_once:
                 self._draft_sends(messages_max)
             else:
@@ -431,8 +444,7 @@ class QueueMachine:
             if self._definition.kind != "local":
                 if self._refused.has_freed:
                     # Consumers here come first, and have been given what they can take.
-                    for until_us, refusal in self._refused.take(now_us):
-                        self._refused.note(self._grant(refusal), until_us)
+                    self._grant_deferred()
                 self._ask()
         return self.said()
 

@@ -337,6 +337,7 @@ class Instance:
             return False
         self.look()
         what, *said = self.to_owner.pop(0)
+        self.machine.at(self.now_us)
         getattr(self.machine, what)(*said)
         self.take(0, asks=False)
         return True

@@ -214,6 +214,7 @@ class Owner:
         """The instance says something to the machine."""
         if self.alive and self.machine is not None:
             machine = self.machine
+            machine.at(self.now_us)
             of_state = what in ("clock_set", "named")
             getattr(machine.state if of_state else machine, what)(*said)
             if what == "done":

@@ -152,6 +152,9 @@ class OwnerServer:
         """Takes a frame of the instance. `turn` is called after the last one of a read."""
         command = header["c"]
         machine = self._machine
+        if machine is not None:
+            # The last turn may be long ago, and what is said may count from its moment on.
+            machine.at(self._now_us())
         if command == "begin":
             self._begin(header, body)
         elif command == "stop":

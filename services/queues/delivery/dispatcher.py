@@ -334,16 +334,16 @@ class Dispatcher(Generic[Message]):
         return member.consumer, messages
 
     def taker(self, message: Message, tree: dict[str, Any] | None = None) -> Consumer | None:
-        """Returns a consumer that could take the message now, or None. The message need not have
-        been added."""
+        """Returns a consumer that could take the message now, or None; a late one only where no
+        other could. The message need not have been added."""
         if self._active >= self._backlog_max or message.order > self._held_from:
             return None
         if message.is_barrier or message.standing == INACTIVE or not self._room:
             return None
         place = self._plain.turns.first()
-        if place is None:
-            groups = self._filters.passed(message, tree)
-            place = next((each.turns.first() for each in groups if each.turns.open), None)
+        if place is None or place[2].is_late:
+            for group in self._filters.passed(message, tree):
+                place = _earlier(place, group.turns.first())
         return place and place[2].consumer
 
     def barrier(self, oldest_txid: int) -> tuple[Message, list[Consumer]] | None:

@@ -96,6 +96,16 @@ def late_for_a_moment(
     self._late = dict.fromkeys(self._late, self.state.now_us)
 
 
+def after_late_ones(self: QueueMachine) -> None:
+    """Requests of other instances come after whatever consumer is here."""
+    self._late, late = {}, self._late
+    GRANTS(self)
+    self._late = late
+
+
+GRANTS = QueueMachine._grant_deferred
+
+
 def by_key_alone(self: QueueMachine, consumer: Consumer, leases: Lost) -> Iterator[QueuedMessage]:
     for (publisher, sequence), _ in leases:
         message = self._known.get(publisher, {}).get(sequence)
@@ -144,6 +154,7 @@ def no_place(self: ReplicatedQueueState, message: QueuedMessage) -> None:
     """It is available, and stands nowhere."""
 
 
+BEFORE_LATE_ONES = machine.test_a_request_of_another_instance_comes_before_a_late_consumer_here
 GOES_ON = machine.test_what_a_consumer_held_too_long_goes_to_another_one
 SERVED_AGAIN = machine.test_a_late_consumer_is_served_again_after_an_acknowledgment_or_a_lease
 THE_MODEL = machine.test_the_model_says_when_a_message_expires
@@ -192,6 +203,7 @@ MISTAKES: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
     ),
     (QueueMachine, "_lapsed", not_late, partial(GOES_ON, "time", True, "")),
     (QueueMachine, "_lapsed", not_late, partial(GOES_ON, "unseen", True, "round-robin")),
+    (QueueMachine, "_grant_deferred", after_late_ones, partial(BEFORE_LATE_ONES, "")),
     (QueueMachine, "_recovered", late_for_good, partial(SERVED_AGAIN, "time")),
     (QueueMachine, "_recovered", late_for_good, partial(SERVED_AGAIN, "acknowledgment")),
     (QueueMachine, "_lapsed", late_for_a_moment, partial(SERVED_AGAIN, "time")),

@@ -1130,6 +1130,27 @@ def test_what_was_refused_just_now_is_granted_when_nobody_here_can_take_it_any_m
     assert moves == [OwnershipChange(P, 1, 1, 1, "B"), OwnershipChange(P, 2, 2, 1, "C")]
 
 
+@pytest.mark.covers("Queues", "a consumer that let a lease end comes after all others")
+@pytest.mark.parametrize("wants", ["", "/a = 1"])
+def test_a_request_of_another_instance_comes_before_a_late_consumer_here(wants: str) -> None:
+    here = Instance()
+    here.join(backlog=2, wanted=wants)
+    here.publish(1, 3, bodies=[{"a": 1}] * 3)
+    assert delivered(here.take()) == {ONE: [1, 2]}
+    assert here.tick(LEASE_US - 1) == []
+    here.machine.requested("B", 1, wanted(1, 2))
+    said = here.tick(1)
+    (draft,) = (each for each in said if isinstance(each, QueueRecordDraft))
+    assert read_transfer(draft.body).moves == [OwnershipChange(P, 1, 1, 1, "B")]
+    # Nobody has asked for the others.
+    assert delivered(said) == {ONE: [2, 3]}
+    here.join(TWO, wanted=wants)
+    assert here.tick(LEASE_US - 1) == []
+    here.machine.requested("B", 9, wanted(2, 3))
+    # There is one that is not late, and has room.
+    assert delivered(here.tick(1)) == {TWO: [2, 3]}
+
+
 def as_draft(decision: Decision) -> QueueRecordDraft:
     """It is one."""
     assert isinstance(decision, QueueRecordDraft)

@@ -7,8 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from unit.queues import test_machine as of_machines
 
 from raylay.services.config.instance import QueueOwnerConfig
 from raylay.services.errors import StorageError
@@ -41,7 +43,13 @@ from raylay.services.protocol.child import queue_control as control
 from raylay.services.protocol.child.queue_control import OwnerBegin
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.queues.checkpoint import QueueCheckpoint, RecoveryStart
-from raylay.services.queues.decisions import DeliverLeased, DeliverOnce, LeasedDelivery
+from raylay.services.queues.decisions import (
+    DeliverLeased,
+    DeliverOnce,
+    LeasedDelivery,
+    QueueRecordDraft,
+    TransferRequest,
+)
 from raylay.services.queues.definition import QueueDefinition
 from raylay.services.queues.drafts import Drafts
 from raylay.services.queues.machine import QueueMachine
@@ -502,6 +510,37 @@ def test_who_has_room_is_given_what_there_is_before_the_journal_is_read() -> Non
         owner._program.gone.set_result("the test ends")
 
     asyncio.run(turns())
+
+
+@pytest.mark.parametrize("what", ["request", "cancel"])
+def test_what_the_instance_says_counts_from_its_moment_and_not_from_the_last_turn(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing happens for a while; then another instance asks, or a consumer gives back."""
+    here = of_machines.Instance()
+    monkeypatch.setattr(OwnerServer, "_now_us", lambda owner: here.now_us)
+    config = QueueOwnerConfig("a", "", 0xA, 1, 1, "", "", None, "", here.definition)
+    owner: Any = OwnerServer(config)
+    owner._machine, owner._traces = here.machine, Mock()
+    here.join()
+    here.publish(1)
+    lease = of_machines.the_lease(here.take())
+    here.now_us += of_machines.LEASE_US - 1
+    asked = control.request(TransferRequest(1, of_machines.wanted(1)), "B")
+    given = control.cancel(of_machines.ONE, [lease], unseen=True)
+    (frame,) = FrameReader().feed(asked if what == "request" else given)
+    owner.instance_said(*frame)
+    if what == "request":
+        here.machine.left(of_machines.ONE)
+        said = here.tick(400_000)
+        assert isinstance(said[0], QueueRecordDraft), "it is remembered for half a second"
+    else:
+        here.join(of_machines.TWO, backlog=1)
+        assert of_machines.delivered(here.tick(0)) == {of_machines.TWO: [1]}
+        here.ack(1)
+        here.publish(2)
+        said = here.tick(of_machines.LEASE_US - 1)
+        assert of_machines.delivered(said) == {of_machines.TWO: [2]}, "late for a whole lease"
 
 
 def test_what_could_not_be_saved_is_saved_at_the_next_time() -> None:
