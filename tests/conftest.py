@@ -3,8 +3,10 @@ Ray or a Spark stays together, and the rest goes where there is time."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 PORTS = plan.ports_to_give()[WORKER :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
 plan.ports_to_give = lambda: PORTS
+
+
+@pytest.fixture(autouse=True)
+def client_log() -> Iterator[None]:
+    """The shell's `main` lets clients log errors only; a test in the same process must not have
+    that of the tests before it."""
+    logger = logging.getLogger("raylay.client")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

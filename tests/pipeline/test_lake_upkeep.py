@@ -153,7 +153,7 @@ class _Kept:
     """The session of all tests, which a command does not stop."""
 
     def __init__(self, spark: Any) -> None:
-        self.read = spark.read
+        self.read, self.sparkContext = spark.read, spark.sparkContext
 
     def stop(self) -> None:
         """Keeps it."""

@@ -355,7 +355,9 @@ class Owner:
         self.machine.fold(self.journal.runs, 0)
         self.told = Told()
         told: Any = self.told
-        self.answering = QueueQueries(self.machine, found, types["json"], BUILT_IN, told, told)
+        self.answering = QueueQueries(
+            self.machine, found, types["json"], BUILT_IN, told, told, lambda: 0
+        )
 
     def ask(self, *questions: control.QueueQuestion) -> Told:
         """Asks all of them at once."""
