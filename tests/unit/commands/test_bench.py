@@ -40,9 +40,11 @@ def test_a_load_that_is_ended_counts_every_message_that_was_sent(
             out, err = await process.communicate()
         assert process.returncode == (130 if ended_by == "Ctrl-C" else 0), err
         told, sent = json.loads(out), len(server.session.published)
-        assert told["messages"] == (sent if answered else 0)
-        assert told["unanswered"] == sent - told["messages"]
-        assert (b"were sent and not answered, and may be persisted or not" in err) != answered
+        assert told["messages"] + told["unanswered"] == sent > 0
+        # A server that is slower than the load leaves some of the last ones without an answer.
+        assert (told["messages"] > 0) == answered
+        said = b"were sent and not answered, and may be persisted or not" in err
+        assert said == (told["unanswered"] > 0)
         await server.stop()
 
     asyncio.run(main())
