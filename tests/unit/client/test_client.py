@@ -939,6 +939,8 @@ store = LmdbBookmarkStore(sys.argv[2])
 client = SyncClient("desk", servers=[sys.argv[1]], bookmark_store=store, bookmark_flush_ms=0)
 for message in client.subscribe("t", bookmark=EPOCH, subscription_id="s"):
     print(message.sequence, flush=True)
+    if message.sequence == 5:
+        sys.stdin.read()  # It is killed here: a moment later it would have taken the next batch.
 """
 
 
@@ -948,6 +950,7 @@ async def test_a_subscriber_killed_at_once_has_kept_all_but_its_last_batch(tmp_p
     server = await FakeServer().start()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KILLED, server.address, str(tmp_path / "store"),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
