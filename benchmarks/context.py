@@ -1,4 +1,4 @@
-"""What the figures share: fabrics on one local Ray, and bodies."""
+"""The fixtures that the figures share: fabrics on one local Ray, and bodies of messages."""
 
 from __future__ import annotations
 

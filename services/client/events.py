@@ -186,9 +186,10 @@ class LoopBlocked:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesUnacknowledged:
-    """An ordinary subscription was given a message of a queue, and this client has not acknowledged
-    it for as long as its lease, or for 30 s where leases do not end. Told once for a subscription.
+class UnacknowledgedMessages:
+    """A warning about an ordinary subscription that was given a message of a queue, which this
+    client has not acknowledged for as long as its lease, or for 30 s where leases do not end. It
+    comes once for each subscription.
 
     An ordinary subscription acknowledges nothing: it holds the message, is given no further one
     where its backlog is 1, as is usual, and the message comes again at the end of each lease.
@@ -309,7 +310,7 @@ ClientEvent = (
     | WaitingForSafeInstance
     | PublishFailed
     | MessagesMissing
-    | MessagesUnacknowledged
+    | UnacknowledgedMessages
     | StoreFailed
 )
 

@@ -252,8 +252,8 @@ class ClientMachine:
         self._tried: dict[str, str] = {}
         """The reasons for failed attempts of this round, by the server's address."""
         self._stuck: tuple[int, str] | None = None
-        """What a server said when it ended a connection with publishes in the store, for a reason
-        that does not pass; with the sequence up to which they were settled."""
+        """The sequence up to which publishes were settled when a server last ended a connection for
+        a reason that does not pass, with publishes in the store, and the server's words."""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._started_s = self._ready_since_s = 0.0

@@ -37,7 +37,6 @@ from raylay.services.client.events import (
     Fail,
     FrameReceived,
     LoopBlocked,
-    MessagesUnacknowledged,
     Notify,
     PauseAnswered,
     PublishFailed,
@@ -55,6 +54,7 @@ from raylay.services.client.events import (
     SubscriptionFailed,
     SubscriptionPersisted,
     TimePassed,
+    UnacknowledgedMessages,
 )
 from raylay.services.client.failover import Server, as_server
 from raylay.services.client.fork_guard import guard
@@ -437,11 +437,11 @@ class ClientRuntime:
         subscription.lacks_acks = False
         held_s = batch.lease_s or UNACKNOWLEDGED_S
         self.ack_watches[subscription.id] = self.loop.call_later(
-            held_s, self._check_acks, subscription, MessagesUnacknowledged(batch.queue, held_s)
+            held_s, self._check_acks, subscription, UnacknowledgedMessages(batch.queue, held_s)
         )
 
     @ends_client
-    def _check_acks(self, subscription: Subscription, event: MessagesUnacknowledged) -> None:
+    def _check_acks(self, subscription: Subscription, event: UnacknowledgedMessages) -> None:
         del self.ack_watches[subscription.id]
         # A client that acknowledges messages itself knows how.
         if not self.acknowledges and self.subscriptions.get(subscription.id) is subscription:
@@ -681,7 +681,7 @@ class ClientRuntime:
                 event.blocked_s,
                 self.machine.options.heartbeat_s,
             )
-        elif isinstance(event, MessagesUnacknowledged):
+        elif isinstance(event, UnacknowledgedMessages):
             _LOG.warning(
                 "client %s subscribes to queue %s and has not acknowledged its message for %g s: "
                 "an ordinary subscription acknowledges nothing, and is given no further message "

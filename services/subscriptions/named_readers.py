@@ -16,7 +16,7 @@ import msgpack
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.subscriptions.reader_counts import Lacked
+from raylay.services.subscriptions.reader_counts import LackedMessages
 
 READERS_MAX = 256
 """Number of named readers of an instance."""
@@ -190,7 +190,9 @@ class NamedReaders:
         found = min(self._readers.values(), key=lambda each: each.floor_txid, default=None)
         return None if found is None or found.floor_txid >= before_txid else found
 
-    def status(self, lacked: Callable[[NamedReader], Lacked], now_us: int) -> list[dict[str, Any]]:
+    def status(
+        self, lacked: Callable[[NamedReader], LackedMessages], now_us: int
+    ) -> list[dict[str, Any]]:
         """Returns the readers for the status of the instance.
 
         Args:

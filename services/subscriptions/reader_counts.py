@@ -42,7 +42,7 @@ class CountedLog(Protocol):
         """Returns the messages that were in the log and are removed."""
 
 
-class Lacked(NamedTuple):
+class LackedMessages(NamedTuple):
     """The number of messages that a reader lacks.
 
     Attributes:
@@ -141,7 +141,7 @@ class ReaderCounts:
         """Returns an estimate of the memory that the messages take."""
         return sum(each.ranges.memory_bytes for each in self._of.values())
 
-    def lacked(self, reader: CountedReader, held: PublisherRanges) -> Lacked:
+    def lacked(self, reader: CountedReader, held: PublisherRanges) -> LackedMessages:
         """Returns how many messages of its topic a reader lacks, of the log as it was read last.
 
         Args:
@@ -150,12 +150,12 @@ class ReaderCounts:
         counted = self._of.get(reader.terms[:2])
         if counted is not None and counted.after_txid >= self._last_txid:
             messages = _without(counted.ranges, reader.have)
-            return Lacked(messages, bool(reader.filter) and messages > 0)
+            return LackedMessages(messages, bool(reader.filter) and messages > 0)
         messages = _without(held, reader.have)
         if counted is not None:
             unread = self._last_txid - counted.after_txid
             messages = min(messages, _without(counted.ranges, reader.have) + unread)
-        return Lacked(messages, messages > 0)
+        return LackedMessages(messages, messages > 0)
 
 
 def _without(messages: PublisherRanges, have: PublisherRanges) -> int:
@@ -163,6 +163,3 @@ def _without(messages: PublisherRanges, have: PublisherRanges) -> int:
     left = messages.copy()
     left.difference_update(have)
     return left.count
-
-
-__all__ = ["CountedLog", "Lacked", "ReaderCounts"]

@@ -147,13 +147,13 @@ class Simple:
                 found.turn = self.now()
 
     def lapsed(self, consumer: Consumer) -> None:
-        """It let a lease end."""
+        """Notes that the consumer let a lease end."""
         found = self.consumers.get(consumer)
         if found is not None:
             found.is_late, found.turn = True, self.now()
 
     def recovered(self, consumer: Consumer) -> None:
-        """It is late no more."""
+        """Notes that the consumer is not late any more."""
         found = self.consumers.get(consumer)
         if found is not None:
             found.is_late = False

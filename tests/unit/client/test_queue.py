@@ -16,7 +16,7 @@ import pytest
 from support.fake_server import FakeServer, Session, records
 from unit.client.test_client import client_of, run
 
-from raylay.services.client import MessagesUnacknowledged, runtime
+from raylay.services.client import UnacknowledgedMessages, runtime
 from raylay.services.client.queues import queue, queue_consumer
 from raylay.services.client.queues.queue_consumer import AckMode, QueueConsumer
 from raylay.services.errors import (
@@ -70,7 +70,7 @@ async def test_an_ordinary_subscription_that_acknowledges_nothing_is_told_once(
     is_told = asyncio.Event()
 
     def note(event: Any) -> None:
-        if isinstance(event, MessagesUnacknowledged):
+        if isinstance(event, UnacknowledgedMessages):
             events.append(event)
             is_told.set()
 
@@ -84,7 +84,7 @@ async def test_an_ordinary_subscription_that_acknowledges_nothing_is_told_once(
         server.session.deliver(work.id, records(7, [1], topic="orders"), q=1, **lease)
         await anext(work)
         assert not client.runtime.ack_watches
-    assert events == [MessagesUnacknowledged("work", 0.002 if lease_ms is None else 0.001)]
+    assert events == [UnacknowledgedMessages("work", 0.002 if lease_ms is None else 0.001)]
     (line,) = (each.message for each in caplog.records if "acknowledges nothing" in each.message)
     assert "Consume the queue with client.queue('work')" in line
     await server.stop()

@@ -11,7 +11,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.subscriptions import named_readers
 from raylay.services.subscriptions.named_readers import NamedReader, NamedReaders
-from raylay.services.subscriptions.reader_counts import Lacked
+from raylay.services.subscriptions.reader_counts import LackedMessages
 
 pytestmark = pytest.mark.covers("Journal", "named readers that hold retention")
 
@@ -133,7 +133,7 @@ def test_readers_are_bounded_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch
 
 def test_the_status_says_how_far_behind_a_reader_is() -> None:
     readers = NamedReaders([reader((1, 10), (100, 200))])
-    assert readers.status(lambda _: Lacked(8, True), 6_500_000) == [
+    assert readers.status(lambda _: LackedMessages(8, True), 6_500_000) == [
         {
             "name": "lake",
             "user": "",

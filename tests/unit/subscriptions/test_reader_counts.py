@@ -11,7 +11,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Run
 from raylay.services.subscriptions import reader_counts
 from raylay.services.subscriptions.named_readers import NamedReader
-from raylay.services.subscriptions.reader_counts import Lacked, ReaderCounts
+from raylay.services.subscriptions.reader_counts import LackedMessages, ReaderCounts
 
 pytestmark = pytest.mark.covers("Journal", "named readers that hold retention")
 
@@ -58,7 +58,7 @@ def reader(topic: str, *have: Run, message_type: str = "", filter: str = "") -> 
     )
 
 
-def counted(log: Log, *readers: NamedReader, runs_max: int = 100) -> list[Lacked]:
+def counted(log: Log, *readers: NamedReader, runs_max: int = 100) -> list[LackedMessages]:
     counts = ReaderCounts()
     counts.read(log, readers, runs_max)
     return [counts.lacked(each, held(*log.runs)) for each in readers]
